@@ -1,0 +1,3 @@
+from mini_fsod.cli import main
+
+main()

@@ -1,0 +1,104 @@
+"""Which classes are base and which are novel: the one label map that travels with every file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mini_fsod.errors import UserError, nearest
+
+VOC_CLASSES = (
+    "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike "
+    "person pottedplant sheep sofa train tvmonitor"
+).split()
+
+COCO_NOVEL = (
+    "person,bicycle,car,motorcycle,airplane,bus,train,boat,bird,cat,dog,horse,sheep,cow,bottle,"
+    "chair,couch,potted plant,dining table,tv"
+).split(",")
+
+COCO_BASE = (
+    "truck,traffic light,fire hydrant,stop sign,parking meter,bench,elephant,bear,zebra,giraffe,"
+    "backpack,umbrella,handbag,tie,suitcase,frisbee,skis,snowboard,sports ball,kite,baseball bat,"
+    "baseball glove,skateboard,surfboard,tennis racket,wine glass,cup,fork,knife,spoon,bowl,banana,"
+    "apple,sandwich,orange,broccoli,carrot,hot dog,pizza,donut,cake,bed,toilet,laptop,mouse,remote,"
+    "keyboard,cell phone,microwave,oven,toaster,sink,refrigerator,book,clock,vase,scissors,"
+    "teddy bear,hair drier,toothbrush"
+).split(",")
+
+VOC_NOVEL = {
+    "voc-split1": ("bird", "bus", "cow", "motorbike", "sofa"),
+    "voc-split2": ("aeroplane", "bottle", "cow", "horse", "sofa"),
+    "voc-split3": ("boat", "cat", "motorbike", "sheep", "sofa"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LabelMap:
+    """Base classes, then novel ones: their order is the order of the detector's outputs."""
+
+    base: tuple[str, ...]
+    novel: tuple[str, ...]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.base + self.novel
+
+    def to_json(self) -> dict[str, Any]:
+        return {"classes": list(self.classes), "base": list(self.base), "novel": list(self.novel)}
+
+
+SPLITS = {
+    name: LabelMap(tuple(c for c in VOC_CLASSES if c not in novel), novel)
+    for name, novel in VOC_NOVEL.items()
+} | {"coco": LabelMap(tuple(COCO_BASE), tuple(COCO_NOVEL))}
+
+
+def split_by_name(name: str, classes: Sequence[str]) -> LabelMap:
+    """A split the field knows by name. `classes` are the data set's; all must belong to it."""
+    if name not in SPLITS:
+        raise UserError(
+            f'There is no split "{name}".{nearest(name, SPLITS)}', f"Known: {', '.join(SPLITS)}."
+        )
+    labels = SPLITS[name]
+    strange = [c for c in classes if c not in labels.classes]
+    if strange:
+        raise UserError(
+            f'The data has classes that split "{name}" does not know: {", ".join(strange[:10])}.',
+            "Name the novel classes with --novel instead.",
+        )
+    if not set(labels.novel) & set(classes):
+        raise UserError(
+            f'None of the novel classes of "{name}" is in the data: {", ".join(labels.novel)}.',
+            "Take another split, or name the novel classes with --novel.",
+        )
+    return labels
+
+
+def split_by_novel(novel: Sequence[str], classes: Sequence[str]) -> LabelMap:
+    """The named classes are novel, all others of the data set are base, in the data set's order."""
+    unknown = [n for n in novel if n not in classes]
+    if unknown:
+        hints = "; ".join(f'"{n}".{nearest(n, classes)}' for n in unknown)
+        raise UserError(
+            f"No such class in the data: {hints}", f"Classes there: {', '.join(classes)}."
+        )
+    twice = sorted({n for n in novel if list(novel).count(n) > 1})
+    if twice:
+        raise UserError(f"Named twice in --novel: {', '.join(twice)}.", "Name each class once.")
+    return LabelMap(tuple(c for c in classes if c not in novel), tuple(novel))
+
+
+def label_map(classes: Sequence[str], split: str | None, novel: str | None) -> LabelMap:
+    """What `--split NAME` or `--novel a,b,c` means here; with neither, all classes are base."""
+    if split and novel is not None:
+        raise UserError("--split and --novel exclude each other.", "Give one of them.")
+    if split:
+        return split_by_name(split, classes)
+    if novel is None:
+        return LabelMap(tuple(classes), ())
+    names = [n.strip() for n in novel.split(",") if n.strip()]
+    if not names:
+        raise UserError("--novel names no class.", "For example: --novel bird,bus")
+    return split_by_novel(names, classes)

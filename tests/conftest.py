@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def devkit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All of VOC07+12's annotations (no pictures), where the archive lies beside the checkout."""
+    archive = SHARED / "voc" / "annotations.tar.xz"
+    if not archive.exists():
+        pytest.skip("needs ../shared/voc, which is not part of the project")
+    import tarfile
+
+    folder = tmp_path_factory.mktemp("voc")
+    with tarfile.open(archive) as packed:
+        packed.extractall(folder, filter="data")
+    for year in ("VOC2007", "VOC2012"):
+        (folder / year / "JPEGImages").mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def mini(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Run the command as a person would: (exit code, standard output, standard error)."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        from mini_fsod import cli
+
+        monkeypatch.setattr(sys, "argv", ["mini", *map(str, words)])
+        monkeypatch.setenv("COLUMNS", "120")
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+
+from mini_fsod.errors import UserError
+from mini_fsod.labels import SPLITS, VOC_CLASSES, label_map
+
+
+def test_splits_known_by_name() -> None:
+    for name in ("voc-split1", "voc-split2", "voc-split3"):
+        labels = SPLITS[name]
+        assert (len(labels.base), len(labels.novel)) == (15, 5)
+        assert sorted(labels.classes) == sorted(VOC_CLASSES)
+        assert list(labels.base) == sorted(labels.base)
+    assert (len(SPLITS["coco"].base), len(SPLITS["coco"].novel)) == (60, 20)
+    assert len(set(SPLITS["coco"].classes)) == 80
+
+
+def test_novel_classes_by_name_keep_their_order() -> None:
+    labels = label_map(["a", "b", "c", "d"], None, "d, b")
+    assert (labels.base, labels.novel) == (("a", "c"), ("d", "b"))
+    assert label_map(["a", "b"], None, None).novel == ()
+
+
+@pytest.mark.parametrize(
+    ("classes", "split", "novel", "message"),
+    [
+        (["bird", "bus"], None, "brid", 'Did you mean "bird"'),
+        (["Bird", "bus"], None, "bird", 'Did you mean "Bird"'),
+        (["bird", "bus"], None, "bird,bird", "twice"),
+        (["bird"], None, ",", "names no class"),
+        (["bird"], "voc-split4", None, 'Did you mean "voc-split'),
+        (["bird", "screw"], "voc-split1", None, "screw"),
+        (["cat"], "voc-split1", None, "None of the novel classes"),
+        (["bird"], "voc-split1", "bird", "exclude"),
+    ],
+)
+def test_wrong_names(
+    classes: list[str], split: str | None, novel: str | None, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        label_map(classes, split, novel)

@@ -1,0 +1,125 @@
+"""What can be wrong with a data set that was read: boxes, classes, pictures, emptiness."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from mini_fsod.data.dataset import Dataset
+from mini_fsod.data.pictures import PictureError, look_at
+from mini_fsod.errors import Problem
+
+# Formats round: YOLO writes shares, COCO two decimals. Less than this is no error of the annotator
+ROUNDING = 0.5
+
+PICTURE_FIXES = {
+    "picture-missing": "put the picture there or remove the image",
+    "picture-truncated": "fetch the picture again or remove the image",
+    "picture-unreadable": "save the picture again or remove the image",
+    "picture-bomb": "make the picture smaller",
+}
+
+
+def box_problems(data: Dataset) -> list[Problem]:
+    """Boxes that are NaN or infinite, negative, without area, or beyond the picture's edge.
+
+    One problem a box, the worst. Images of undeclared size have no edge to leave.
+    """
+    boxes = data.boxes
+    if len(boxes) == 0:
+        return []
+    size = data.sizes[boxes.image]
+    with np.errstate(invalid="ignore"):
+        known = (size > 0).all(axis=1)
+        beyond = (boxes.xywh[:, :2] < -ROUNDING).any(axis=1)
+        beyond |= (boxes.xyxy[:, 2:] > size + ROUNDING).any(axis=1)
+        kinds = {
+            "box-nan": ~np.isfinite(boxes.xywh).all(axis=1),
+            "box-negative": (boxes.xywh[:, 2:] < 0).any(axis=1),
+            "box-no-area": (boxes.xywh[:, 2:] == 0).any(axis=1),
+            "box-outside": beyond & known,
+        }
+    fixes = {
+        "box-nan": "correct the box or remove it",
+        "box-negative": "the right edge must lie right of the left one, the bottom below the top",
+        "box-no-area": "remove the box",
+        "box-outside": "clip the box to the picture",
+    }
+    problems = []
+    told = np.zeros(len(boxes), dtype=bool)
+    for kind, bad in kinds.items():
+        for b in np.flatnonzero(bad & ~told).tolist():
+            x, y, w, h = (f"{v:g}" for v in boxes.xywh[b].tolist())
+            what = {
+                "box-nan": "holds a value that is no number",
+                "box-negative": "has a negative width or height",
+                "box-no-area": "has no area",
+                "box-outside": f"leaves the picture of {size[b, 0]} x {size[b, 1]}",
+            }[kind]
+            problems.append(
+                Problem(
+                    kind, *data.where(b), f"the box x {x} y {y} w {w} h {h} {what}", fixes[kind]
+                )
+            )
+        told |= bad
+    return problems
+
+
+def spelling(name: str) -> str:
+    """What is left of a class name when case, spaces, hyphens and underscores do not count."""
+    return re.sub(r"[\s_\-]+", "", name).casefold()
+
+
+def class_problems(data: Dataset) -> list[Problem]:
+    """One class under several names or numbers."""
+    groups: dict[str, list[int]] = {}
+    for c, name in enumerate(data.classes):
+        groups.setdefault(spelling(name), []).append(c)
+    source = data.sources[0] if data.kind == "coco" and len(data) else data.root.name
+    problems = []
+    for group in groups.values():
+        if len(group) > 1:
+            names = " and ".join(f'"{data.classes[c]}"' for c in group)
+            numbers = ", ".join(str(data.category_ids[c]) for c in group)
+            what = f"{names} (numbers {numbers}) look like one class under several spellings"
+            problems.append(Problem("class-twice", source, "categories", what, "use one name"))
+    return problems
+
+
+def empty_problems(data: Dataset, source: str) -> list[Problem]:
+    """No images at all, or annotations without a single box. A plain folder has none by nature."""
+    if len(data) == 0:
+        return [Problem("empty", source, "", "there are no images in it", "add images")]
+    if len(data.boxes) == 0 and data.kind != "folder":
+        return [Problem("empty", source, "", "there is not a single box in it", "add annotations")]
+    return []
+
+
+def picture_problems(
+    data: Dataset, decode: bool, progress: Callable[[int], None] | None = None
+) -> tuple[list[Problem], dict[int, tuple[int, int]]]:
+    """Pictures that are missing, unreadable or of another size than declared.
+
+    Also returns the true size of each picture that could be opened. A picture that EXIF turns by a
+    quarter may be declared as stored or as seen: the declared size decides how it is read.
+    """
+    problems: list[Problem] = []
+    sizes: dict[int, tuple[int, int]] = {}
+    seen = look_at([data.path(i) for i in range(len(data))], decode, progress)
+    for i, found in enumerate(seen):
+        own = str(data.ids[i])
+        record = data.files[i] if data.kind == "folder" else f"image {own}: {data.files[i]}"
+        if isinstance(found, PictureError):
+            fix = PICTURE_FIXES[found.kind]
+            problems.append(Problem(found.kind, data.sources[i], record, found.what, fix))
+            continue
+        width, height, turned = found
+        declared = tuple(data.sizes[i].tolist())
+        sizes[i] = (height, width) if turned and declared == (height, width) else (width, height)
+        if declared not in ((0, 0), sizes[i]):
+            what = f"declared {declared[0]} x {declared[1]}, but the picture is {width} x {height}"
+            fix = "state the picture's own size; its boxes may be off too"
+            problems.append(Problem("size-wrong", data.sources[i], record, what, fix))
+    return problems, sizes

@@ -1,0 +1,143 @@
+"""One in-memory data set for every format: names and files as tuples, boxes as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mini_fsod.errors import UserError, nearest
+
+ImageId = int | str
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Boxes:
+    """B boxes, ordered by image and, within an image, as in the file.
+
+    A box may lie outside its image or have no area: what to do about it is the caller's decision.
+    """
+
+    image: Ints  # (B,) index of the box's image
+    xywh: Floats  # (B, 4) x, y, width, height in pixels from 0, as the file gives them
+    label: Ints  # (B,) index into Dataset.classes
+    area: Floats  # (B,) COCO's own `area` (of the mask), else width x height
+    record: Ints  # (B,) the file's own number: annotation id, object in the XML, line of the text
+    crowd: Bools  # (B,) COCO's `iscrowd`
+    ignore: Bools  # (B,) COCO's `ignore`
+    difficult: Bools  # (B,) VOC's `difficult`
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    @property
+    def xyxy(self) -> Floats:
+        """(B, 4) left, top, right, bottom; the right and bottom edges are exclusive."""
+        return np.concatenate([self.xywh[:, :2], self.xywh[:, :2] + self.xywh[:, 2:]], axis=1)
+
+    @property
+    def sound(self) -> Bools:
+        """(B,) finite boxes with area: what can be learnt from."""
+        xywh = self.xywh
+        return np.asarray(np.isfinite(xywh).all(axis=1) & (xywh[:, 2:] > 0).all(axis=1))
+
+    def take(self, index: npt.NDArray[Any]) -> Boxes:
+        """The boxes at these indices, or where this mask is true."""
+        return Boxes(**{name: getattr(self, name)[index] for name in self.__slots__})
+
+    @classmethod
+    def of(cls, image: Sequence[int] | Ints, xywh: Any, label: Any, **columns: Any) -> Boxes:
+        """Boxes from columns in any order of images; flags that are not given are false."""
+        images = np.asarray(image, dtype=np.int64)
+        n = len(images)
+        box = np.asarray(xywh, dtype=np.float64).reshape(n, 4)
+        order = np.argsort(images, kind="stable")
+        area = columns.get("area")
+        record = columns.get("record")
+
+        def flag(name: str) -> Bools:
+            return np.asarray(columns.get(name, np.zeros(n)), dtype=np.bool_)
+
+        return cls(
+            image=images,
+            xywh=box,
+            label=np.asarray(label, dtype=np.int64),
+            area=box[:, 2] * box[:, 3] if area is None else np.asarray(area, dtype=np.float64),
+            record=np.arange(n) if record is None else np.asarray(record, dtype=np.int64),
+            crowd=flag("crowd"),
+            ignore=flag("ignore"),
+            difficult=flag("difficult"),
+        ).take(order)
+
+
+NO_BOXES = Boxes.of([], np.zeros((0, 4)), [])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dataset:
+    """Annotated images: image i has `ids[i]`, the picture `root / files[i]`, a part of `boxes`."""
+
+    kind: str  # "coco", "voc", "yolo" or "folder"
+    root: Path
+    classes: tuple[str, ...]
+    category_ids: tuple[int, ...]  # the file's own number of each class
+    ids: tuple[ImageId, ...]  # COCO's number; the file's stem otherwise
+    files: tuple[str, ...]  # relative to root, with forward slashes
+    sizes: Ints  # (I, 2) width, height as declared; 0, 0 where nothing is declared
+    boxes: Boxes
+    sources: tuple[str, ...]  # (I,) the annotation file that speaks of the image
+    subsets: Mapping[str, Ints] = field(default_factory=dict)  # name: image indices
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def offsets(self) -> Ints:
+        """(I + 1,) image i has the boxes offsets[i] to offsets[i + 1]."""
+        return np.searchsorted(self.boxes.image, np.arange(len(self) + 1)).astype(np.int64)
+
+    def path(self, i: int) -> Path:
+        return self.root / self.files[i]
+
+    def with_boxes(self, boxes: Boxes) -> Dataset:
+        return replace(self, boxes=boxes)
+
+    def select(self, images: Ints | Sequence[int]) -> Dataset:
+        """These images only, in this order, with their boxes. Subsets keep what is left of them."""
+        chosen = np.asarray(images, dtype=np.int64)
+        place = np.full(len(self), -1, dtype=np.int64)
+        place[chosen] = np.arange(len(chosen))
+        boxes = self.boxes.take(place[self.boxes.image] >= 0)
+        boxes = replace(boxes, image=place[boxes.image])
+        pick = chosen.tolist()
+        return replace(
+            self,
+            ids=tuple(self.ids[i] for i in pick),
+            files=tuple(self.files[i] for i in pick),
+            sources=tuple(self.sources[i] for i in pick),
+            sizes=self.sizes[chosen],
+            boxes=boxes.take(np.argsort(boxes.image, kind="stable")),
+            subsets={n: p[p >= 0] for n, i in self.subsets.items() for p in [place[i]]},
+        )
+
+    def subset(self, name: str) -> Dataset:
+        """The images of one image set, such as "trainval" or "test"."""
+        if name not in self.subsets:
+            known = ", ".join(self.subsets) or "none: the data has a single set of images"
+            raise UserError(
+                f'The data has no image set "{name}".{nearest(name, self.subsets)}',
+                f"Image sets there: {known}.",
+            )
+        return self.select(self.subsets[name])
+
+    def where(self, box: int) -> tuple[str, str]:
+        """(file, record) of a box, in the words of its format, for messages."""
+        word = {"coco": "annotation", "voc": "object", "yolo": "line"}.get(self.kind, "box")
+        return self.sources[int(self.boxes.image[box])], f"{word} {int(self.boxes.record[box])}"

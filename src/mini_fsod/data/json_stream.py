@@ -1,0 +1,150 @@
+"""Large JSON objects record by record, in constant memory.
+
+COCO files reach a gigabyte, and a wrong file may be any size. The standard decoder would build all
+of it in memory before a word can be said about its shape; here a record is parsed, handed over and
+forgotten, and the first thing that is not as it should be ends the reading.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+CHUNK = 1 << 22  # bytes read at a time
+RECORD_LIMIT = 1 << 26  # characters of one record; the largest honest masks stay far below
+SPACE = " \t\n\r"
+DELIMITERS = set(SPACE + ",:]}")
+
+_scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+
+
+class JsonError(Exception):
+    """What is wrong with the text, and in which record ("annotations[17]")."""
+
+    def __init__(self, record: str, what: str) -> None:
+        super().__init__(what)
+        self.record = record
+        self.what = what
+
+
+def records(path: Path) -> Iterator[tuple[str, int, Any]]:
+    """(key, index, element) of every top-level list, (key, -1, value) of every other value."""
+    with path.open("rb") as source:
+        text = _Text(source)
+        if text.next() != "{":
+            raise JsonError("", "the file is not a JSON object, which starts with {")
+        text.skip()
+        if text.next() == "}":
+            text.skip()
+        else:
+            yield from _members(text)
+        if text.next():
+            raise JsonError("", "there is more text behind the end of the JSON object")
+
+
+def _members(text: _Text) -> Iterator[tuple[str, int, Any]]:
+    seen = set()
+    while True:
+        key = text.value("the next key")
+        if not isinstance(key, str):
+            raise JsonError("", "a key of the object is not a string")
+        if key in seen:
+            raise JsonError(key, f'the key "{key}" appears twice')
+        seen.add(key)
+        text.expect(":", key)
+        if text.next() == "[":
+            text.skip()
+            for index, value in enumerate(_elements(text, key)):
+                yield key, index, value
+        else:
+            yield key, -1, text.value(key)
+        if text.next() == "}":
+            text.skip()
+            return
+        text.expect(",", key)
+
+
+def _elements(text: _Text, key: str) -> Iterator[Any]:
+    if text.next() == "]":
+        text.skip()
+        return
+    index = 0
+    while True:
+        yield text.value(f"{key}[{index}]")
+        if text.next() == "]":
+            text.skip()
+            return
+        text.expect(",", f"{key}[{index}]")
+        index += 1
+
+
+class _Text:
+    """A window on the text that grows until the next value is whole, and drops what was read."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self.source = source
+        self.decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        self.text = ""
+        self.at = 0
+        self.ended = False
+
+    def grow(self, record: str = "") -> None:
+        block = self.source.read(CHUNK)
+        self.ended = not block
+        try:
+            more = self.decoder.decode(block, final=self.ended)
+        except UnicodeDecodeError as error:
+            raise JsonError(record, f"the text is not UTF-8 ({error.reason})") from None
+        self.text = self.text[self.at :] + more
+        self.at = 0
+
+    def next(self) -> str:
+        """The next character that is not white space, "" at the end of the file."""
+        while True:
+            while self.at < len(self.text):
+                if self.text[self.at] not in SPACE:
+                    return self.text[self.at]
+                self.at += 1
+            if self.ended:
+                return ""
+            self.grow()
+
+    def skip(self) -> None:
+        self.at += 1
+
+    def expect(self, mark: str, record: str) -> None:
+        found = self.next()
+        if found != mark:
+            raise JsonError(
+                record, f"{mark!r} expected behind it, found {found!r}" if found else ENDS
+            )
+        self.skip()
+
+    def value(self, record: str) -> Any:
+        if not self.next():
+            raise JsonError(record, ENDS)
+        while True:
+            reason = ENDS
+            try:
+                value, end = _scan(self.text, self.at)
+                # a number near the window's edge may go on behind it: 1.|5 reads as 1
+                if self.ended or self.text[end : end + 1] in DELIMITERS:
+                    self.at = end
+                    return value
+            except StopIteration:
+                reason = "this is no JSON value"
+            except RecursionError:
+                raise JsonError(record, "JSON nested too deep") from None
+            except ValueError as error:
+                reason = f"broken JSON: {getattr(error, 'msg', error)}"
+            if self.ended:
+                raise JsonError(record, reason)
+            if len(self.text) - self.at > RECORD_LIMIT:
+                raise JsonError(record, f"no value ends within {RECORD_LIMIT >> 20} MB ({reason})")
+            self.grow(record)
+
+
+ENDS = "the file ends here: it is cut off"

@@ -1,0 +1,98 @@
+"""What a picture's file says of itself: size, soundness. Nothing here keeps pixels."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from PIL import Image, UnidentifiedImageError
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".avif")
+
+# A photograph has at most some 60 million pixels; a few kilobytes can unpack to gigabytes
+MOST_PIXELS = 100_000_000
+
+ORIENTATION = 0x0112  # EXIF tag; 5 to 8 turn the picture by a quarter
+
+
+class PictureError(Exception):
+    """Why a picture cannot be used: `kind` for grouping, and a sentence."""
+
+    def __init__(self, kind: str, what: str) -> None:
+        super().__init__(what)
+        self.kind = kind
+        self.what = what
+
+
+def stays_inside(name: str) -> bool:
+    """Whether a file name taken from an annotation stays in the data folder."""
+    if not name or "\0" in name or PureWindowsPath(name).drive or name.startswith(("/", "\\")):
+        return False
+    depth = 0
+    for part in PurePosixPath(name.replace("\\", "/")).parts:
+        depth += -1 if part == ".." else part != "."
+        if depth < 0:
+            return False
+    return True
+
+
+def is_picture(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES)
+
+
+def picture_size(path: Path, decode: bool = False) -> tuple[int, int, bool]:
+    """(width, height, turned) from the header; with `decode` the pixels are read through too.
+
+    `turned` tells that EXIF asks viewers to turn the stored picture by a quarter.
+    """
+    try:
+        with Image.open(path) as picture:
+            width, height = picture.size
+            if width * height > MOST_PIXELS:
+                raise PictureError(
+                    "picture-bomb",
+                    f"{width} x {height} pixels unpack to more than {MOST_PIXELS // 10**6} million",
+                )
+            turned = picture.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8)
+            if decode:
+                picture.load()
+            return width, height, turned
+    except PictureError:
+        raise
+    except FileNotFoundError:
+        raise PictureError("picture-missing", "the picture does not exist") from None
+    except Image.DecompressionBombError:
+        raise PictureError("picture-bomb", "unpacks to far too many pixels") from None
+    except UnidentifiedImageError:
+        raise PictureError("picture-unreadable", "not a picture that can be read") from None
+    except Exception as error:  # decoders raise what they like on damaged files
+        kind = "picture-truncated" if "truncated" in str(error) else "picture-unreadable"
+        raise PictureError(kind, f"cannot be decoded ({error})") from None
+
+
+Seen = tuple[int, int, bool] | PictureError
+
+
+def look_at(
+    paths: Sequence[Path], decode: bool = False, progress: Callable[[int], None] | None = None
+) -> list[Seen]:
+    """`picture_size` of many, in threads (decoders let go of the lock); errors are kept."""
+
+    def look(path: Path) -> Seen:
+        try:
+            return picture_size(path, decode)
+        except PictureError as error:
+            return error
+
+    seen: list[Seen] = []
+    # the filter is process-wide, so it is set once around the threads and not in them
+    with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count()) as pool:
+        warnings.simplefilter("ignore")
+        for n, result in enumerate(pool.map(look, paths)):
+            seen.append(result)
+            if progress and n % 64 == 63:
+                progress(n + 1)
+    return seen

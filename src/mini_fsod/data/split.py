@@ -1,0 +1,39 @@
+"""Base set and what hides in it (paper, section 3.1; protocol: novel boxes become background)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from mini_fsod.data.dataset import Bools, Dataset
+from mini_fsod.labels import LabelMap
+
+
+def is_of(data: Dataset, names: tuple[str, ...]) -> Bools:
+    """(B,) whether each box is of one of these classes."""
+    wanted = np.array([c in names for c in data.classes], dtype=np.bool_)
+    return wanted[data.boxes.label] if len(wanted) else np.zeros(0, dtype=np.bool_)
+
+
+def base_set(data: Dataset, labels: LabelMap, images: Literal["base", "all"] = "base") -> Dataset:
+    """The base set D^b: novel boxes are dropped, so that novel objects become background.
+
+    `images="base"` keeps the images with at least one base box (base training); `images="all"`
+    keeps every image (mining and the online stage: an image without base objects is annotated too).
+    """
+    stripped = data.with_boxes(data.boxes.take(is_of(data, labels.base)))
+    if images == "all":
+        return stripped
+    return stripped.select(np.unique(stripped.boxes.image))
+
+
+def hidden(data: Dataset, labels: LabelMap) -> dict[str, tuple[int, int]]:
+    """Novel class: (its boxes, those of them in images with a base box): what can be mined."""
+    with_base = np.zeros(len(data), dtype=np.bool_)
+    with_base[data.boxes.image[is_of(data, labels.base)]] = True
+    counts = {}
+    for name in labels.novel:
+        own = data.boxes.image[is_of(data, (name,))]
+        counts[name] = (len(own), int(with_base[own].sum()))
+    return counts

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mini_fsod.data import json_stream
+from mini_fsod.data.json_stream import JsonError, records
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+values = st.recursive(scalars, lambda v: st.lists(v) | st.dictionaries(st.text(), v), max_leaves=8)
+
+
+def test_lists_come_by_element_and_the_rest_whole(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text('{"a": [1, {"b": 2}], "c": {"d": [3]}, "e": [], "f": "g"}')
+    assert list(records(path)) == [
+        ("a", 0, 1),
+        ("a", 1, {"b": 2}),
+        ("c", -1, {"d": [3]}),
+        ("f", -1, "g"),
+    ]
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1 << 22])
+@settings(max_examples=60, deadline=None)
+@given(content=st.dictionaries(st.text(), values))
+def test_any_object_is_read_as_json_reads_it(
+    tmp_path_factory: pytest.TempPathFactory, chunk: int, content: dict[str, object]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / f"stream-{chunk}.json"
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=1), "utf-8", "surrogatepass")
+    before, json_stream.CHUNK = json_stream.CHUNK, chunk
+    try:
+        try:
+            "".join(json.dumps(content, ensure_ascii=False)).encode()
+        except UnicodeEncodeError:  # lone surrogates are not UTF-8
+            with pytest.raises(JsonError, match="UTF-8"):
+                list(records(path))
+            return
+        back: dict[str, object] = {k: [] for k, v in content.items() if isinstance(v, list)}
+        for key, index, value in records(path):
+            if index < 0:
+                back[key] = value
+            else:
+                part = back[key]
+                assert isinstance(part, list)
+                part.append(value)
+        assert back == content
+    finally:
+        json_stream.CHUNK = before
+
+
+@pytest.mark.parametrize(
+    ("text", "record", "what"),
+    [
+        ("[1, 2]", "", "not a JSON object"),
+        ("", "", "not a JSON object"),
+        ('{"a": [1, 2', "a[1]", "cut off"),
+        ('{"a": [1, {"b": ', "a[1]", "no JSON value"),
+        ('{"a": [{"b" 1}]}', "a[0]", "broken JSON"),
+        ('{"a": [1 2]}', "a[0]", "expected"),
+        ('{"a": 1} x', "", "behind the end"),
+        ('{"a": 1, "a": 2}', "a", "twice"),
+        ("{1: 2}", "", "not a string"),
+        ('{"a": [nonsense]}', "a[0]", "no JSON value"),
+        ('{"a": ' + "[" * 200_000, "a[0]", "nested too deep"),
+        ('{"a": [' + "9" * 5000 + "]}", "a[0]", "digits"),
+    ],
+)
+def test_wrong_text_names_the_record(tmp_path: Path, text: str, record: str, what: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(JsonError) as error:
+        list(records(path))
+    assert error.value.record == record
+    assert what in error.value.what
+
+
+def test_bytes_that_are_not_utf8_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(b'{"a": "\xff"}')
+    with pytest.raises(JsonError, match="UTF-8"):
+        list(records(path))
+
+
+def test_a_value_without_end_stops_at_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_stream, "CHUNK", 1000)
+    monkeypatch.setattr(json_stream, "RECORD_LIMIT", 5000)
+    path = tmp_path / "x.json"
+    path.write_text('{"a": ["' + "x" * 100_000)
+    with pytest.raises(JsonError, match="no value ends"):
+        list(records(path))
+
+
+def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}')
+    assert list(records(path)) == [("a", -1, 1)]

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tiny
+from mini_fsod.data.dataset import Boxes, Dataset
+from mini_fsod.data.kshot import balanced_set, draw, fingerprint, training_part
+from mini_fsod.data.read import read
+from mini_fsod.data.split import base_set, hidden
+from mini_fsod.errors import UserError
+from mini_fsod.labels import LabelMap, split_by_novel
+
+LABELS = LabelMap(("car",), ("bird",))
+
+
+def crowd_of(images: int, boxes: int, seed: int = 0) -> Dataset:
+    """Images with several boxes of two classes; image 0 holds most of them."""
+    rng = np.random.RandomState(seed)
+    image = np.sort(np.where(rng.rand(boxes) < 0.5, 0, rng.randint(0, images, boxes)))
+    return Dataset(
+        kind="coco",
+        root=Path(),
+        classes=("bird", "car"),
+        category_ids=(1, 2),
+        ids=tuple(range(100, 100 + images)),
+        files=tuple(f"{i}.jpg" for i in range(images)),
+        sizes=np.full((images, 2), 500),
+        boxes=Boxes.of(image, rng.randint(1, 90, (boxes, 4)), rng.randint(0, 2, boxes)),
+        sources=("x.json",) * images,
+    )
+
+
+@pytest.mark.parametrize("shots", [1, 2, 5, 10, 30])
+def test_exactly_k_of_every_class(shots: int) -> None:
+    data = crowd_of(20, 200)
+    sample = balanced_set(data, draw(data, LABELS, shots, seed=3))
+    assert np.bincount(sample.boxes.label).tolist() == [shots, shots]
+
+
+def test_more_shots_hold_the_fewer_and_come_from_many_images() -> None:
+    data = crowd_of(20, 200)
+    few, many = (draw(data, LABELS, k, seed=1).chosen for k in (5, 10))
+    assert all(few[name] == many[name][:5] for name in LABELS.classes)
+    assert Counter(data.boxes.image[few["bird"]].tolist()).most_common(1)[0][1] == 1
+
+
+def test_the_order_of_records_does_not_matter(tmp_path: Path) -> None:
+    content = tiny.coco()
+    content["annotations"] += [
+        a | {"id": 100 + n, "bbox": [n, n, 9, 9]} for n, a in enumerate(content["annotations"])
+    ]
+    turned = content | {"images": content["images"][::-1]}
+    samples = []
+    for n, part in enumerate((content, turned)):
+        data = read(tiny.write_coco(tmp_path / str(n), part))
+        labels = split_by_novel(["bird"], data.classes)
+        samples.append(fingerprint(balanced_set(data, draw(data, labels, 1, seed=0))))
+    assert samples[0] == samples[1]
+
+
+def test_the_sample_of_a_seed_never_changes() -> None:
+    data = crowd_of(20, 200)
+    digests = [fingerprint(balanced_set(data, draw(data, LABELS, 5, seed))) for seed in (0, 1)]
+    assert [d[:16] for d in digests] == GOLDEN
+
+
+def test_too_few_boxes_name_class_and_count() -> None:
+    data = crowd_of(3, 12)
+    counts = np.bincount(data.boxes.label)
+    with pytest.raises(UserError, match=f'"car" has {counts[1]}, "bird" has {counts[0]}'):
+        draw(data, LABELS, 12, seed=0)
+
+
+def test_flagged_and_empty_boxes_are_never_drawn(tmp_path: Path) -> None:
+    content = tiny.coco()
+    content["annotations"][1]["bbox"] = [5, 5, 0, 7]  # a car without area; the other car is crowd
+    data = read(tiny.write_coco(tmp_path, content))
+    with pytest.raises(UserError, match='"car" has 0'):
+        draw(data, split_by_novel(["bird"], data.classes), 1, seed=0)
+
+
+def test_an_image_chosen_twice_is_one_record(tmp_path: Path) -> None:
+    data = read(tiny.write_voc(tmp_path), subset="trainval")
+    sample = balanced_set(data, draw(data, LabelMap(("car",), ("bird",)), 2 - 1, seed=4))
+    assert len(set(sample.ids)) == len(sample)
+    assert len(sample.boxes) == 2
+
+
+@pytest.mark.parametrize(
+    ("sets", "part"),
+    [
+        (["train", "val", "trainval", "test"], "trainval"),
+        (["train", "val"], "train"),
+        (["train2017", "val2017"], "train2017"),
+        (["train2014", "train2017"], None),
+        ([], None),
+    ],
+)
+def test_shots_come_from_training_images(sets: list[str], part: str | None) -> None:
+    data = crowd_of(3, 9)
+    named = {name: np.array([0]) for name in sets}
+    assert (
+        training_part(Dataset(**{s: getattr(data, s) for s in data.__slots__} | {"subsets": named}))
+        == part
+    )
+
+
+def test_base_set_drops_novel_boxes_and_images_without_base_ones(tmp_path: Path) -> None:
+    data = read(tiny.write_coco(tmp_path))
+    labels = split_by_novel(["bird"], data.classes)
+    base = base_set(data, labels)
+    assert tiny.boxes_of(base) == {box for box in tiny.EXPECTED if box[1] != "bird"}
+    assert base.ids == (10, 12)
+    assert base_set(data, labels, images="all").ids == (10, 11, 12)
+    assert hidden(data, labels) == {"bird": (2, 1)}
+
+
+def test_sample_command_writes_the_sample(tmp_path: Path, mini) -> None:
+    path, out = tiny.write_coco(tmp_path / "data"), tmp_path / "shots.json"
+    code, _, _ = mini("sample", path, "--novel", "bird", "--shots", 1, "-o", out)
+    assert code == 0
+    content = json.loads(out.read_text())
+    names = {c["id"]: c["name"] for c in content["categories"]}
+    drawn = Counter(names[a["category_id"]] for a in content["annotations"])
+    assert drawn == {"bird": 1, "bus": 1, "car": 1}
+    assert content["info"]["label_map"]["novel"] == ["bird"]
+    assert len(content["info"]["sha256"]) == 64
+    first = out.read_bytes()
+    mini("sample", path, "--novel", "bird", "--shots", 1, "-o", out)
+    assert out.read_bytes() == first
+
+
+def test_sample_command_says_what_is_missing(tmp_path: Path, mini) -> None:
+    """The only bus is in the test set, which shots are not drawn from."""
+    tiny.write_voc(tmp_path / "voc")
+    out = tmp_path / "shots.json"
+    code, _, said = mini("sample", tmp_path / "voc", "--novel", "bird", "--shots", 1, "-o", out)
+    assert (code, '"bus" has 0' in said) == (2, True)
+    assert not out.exists()
+
+
+GOLDEN = ["115be1365f8abcf5", "ba7463b272f9f528"]

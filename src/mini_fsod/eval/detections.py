@@ -1,0 +1,273 @@
+"""Detections as arrays, and the COCO results file they come from, ours or another tool's."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mini_fsod.data.dataset import Dataset, Floats, ImageId, Ints
+from mini_fsod.errors import DataError, Problem, nearest
+
+ABSENT, UNKNOWN, TWICE = -2, -1, -3  # places that are no index
+HINTS = 10  # a hint is searched among all names, too slow for a file that is wrong throughout
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Detections:
+    """N detections in the order of the file, which decides between equal scores."""
+
+    image: Ints  # (N,) index of the image in the data set
+    label: Ints  # (N,) index into Dataset.classes
+    xywh: Floats  # (N, 4) x, y, width, height in pixels from 0, unclipped
+    score: Floats  # (N,) any finite number; only the order counts
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    @classmethod
+    def of(cls, image: Any, label: Any, xywh: Any, score: Any) -> Detections:
+        """Detections from columns: lists or arrays of any numeric type."""
+        images = np.asarray(image, dtype=np.int64)
+        return cls(
+            image=images,
+            label=np.asarray(label, dtype=np.int64),
+            xywh=np.asarray(xywh, dtype=np.float64).reshape(len(images), 4),
+            score=np.asarray(score, dtype=np.float64),
+        )
+
+
+def read_detections(path: Path, dataset: Dataset) -> Detections:
+    """A list of {"image_id", "category_id" or "category", "bbox": [x, y, w, h], "score"}.
+
+    `image_id` and `category_id` are the data set's own (`Dataset.ids`, `Dataset.category_ids`),
+    `category` is a class name. Other keys are passed over. Raises DataError with all wrong records.
+    """
+    records = _load(path)
+    image_of = _image_places(dataset.ids)
+    detections = _columns(records, image_of, dataset)
+    if detections is None:
+        problems = list(_Check(str(path), dataset, image_of).problems(records))
+        assert problems, "the fast and the careful reading disagree"
+        raise DataError(problems)
+    return detections
+
+
+def _load(path: Path) -> list[Any]:
+    def wrong(kind: str, what: str, fix: str) -> DataError:
+        return DataError([Problem(kind, str(path), "", what, fix)])
+
+    try:
+        value = json.loads(path.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise wrong(
+            "unreadable", f"cannot be read ({error.strerror})", "Give the path of a results file"
+        ) from None
+    except UnicodeDecodeError:
+        raise wrong("not JSON", "is not UTF-8 text", "Write the results as UTF-8 JSON") from None
+    except RecursionError:
+        raise wrong(
+            "not JSON", "is nested too deep", "Give a plain list of detections, as COCO has it"
+        ) from None
+    except ValueError as error:  # JSONDecodeError, or a number of thousands of digits
+        raise wrong("not JSON", f"is not JSON: {error}", "Write the results as JSON") from None
+    if not isinstance(value, list):
+        inside = isinstance(value, dict) and isinstance(value.get("annotations"), list)
+        raise wrong(
+            "not a list",
+            f"holds {_show(value)}, not a list of detections",
+            'Take the list under "annotations", with a "score" for each record'
+            if inside
+            else 'Write a list of {"image_id", "category_id", "bbox", "score"}',
+        )
+    return value
+
+
+def _columns(
+    records: list[Any], image_of: Mapping[ImageId, int], dataset: Dataset
+) -> Detections | None:
+    """The records as arrays, or None if any of them is odd: which one is not looked for here."""
+    if not _types(records) <= {dict}:
+        return None
+    try:
+        ids = [r["image_id"] for r in records]
+        boxes = [r["bbox"] for r in records]
+        scores = [r["score"] for r in records]
+    except KeyError:
+        return None
+    numbers = [r.get("category_id") for r in records]
+    names = [r.get("category") for r in records]
+    if not (
+        _types(ids) <= {int, float, str}
+        and _types(numbers) <= {int, float, type(None)}
+        and _types(names) <= {str, type(None)}
+        and _types(scores) <= {int, float}
+        and _types(boxes) <= {list}
+        and set(map(len, boxes)) <= {4}
+        and _types(chain.from_iterable(boxes)) <= {int, float}
+    ):
+        return None
+    n = len(records)
+    try:
+        xywh = np.fromiter(chain.from_iterable(boxes), np.float64, 4 * n).reshape(n, 4)
+        score = np.fromiter(scores, np.float64, n)
+    except OverflowError:  # a whole number beyond all floats
+        return None
+    image = np.fromiter((image_of.get(i, UNKNOWN) for i in ids), np.int64, n)
+    number_of = _label_places(dataset.category_ids)
+    name_of = _label_places(dataset.classes)
+    by_number = np.fromiter((number_of.get(c, UNKNOWN) for c in numbers), np.int64, n)
+    by_name = np.fromiter((name_of.get(c, UNKNOWN) for c in names), np.int64, n)
+    label = np.maximum(by_number, by_name)
+    agreed = (by_number == by_name) | (np.minimum(by_number, by_name) == ABSENT)
+    fine = (
+        np.isfinite(xywh).all()
+        and np.isfinite(score).all()
+        and (xywh[:, 2:] >= 0).all()
+        and (image >= 0).all()
+        and (agreed & (label >= 0)).all()
+    )
+    return Detections(image, label, xywh, score) if fine else None
+
+
+class _Check:
+    """The careful reading: every record by itself, and for each what is wrong with it."""
+
+    def __init__(self, file: str, dataset: Dataset, image_of: Mapping[ImageId, int]) -> None:
+        self.file = file
+        self.dataset = dataset
+        self.image_of = image_of
+        self.number_of = _label_places(dataset.category_ids)
+        self.name_of = _label_places(dataset.classes)
+        self.hints: dict[str, str] = {}
+
+    def problems(self, records: Sequence[Any]) -> Iterator[Problem]:
+        for i, record in enumerate(records):
+            for kind, what, fix in self._record(record):
+                yield Problem(kind, self.file, f"detection {i} (counted from 0)", what, fix)
+
+    def _record(self, record: Any) -> Iterator[tuple[str, str, str]]:
+        if not isinstance(record, dict):
+            fix = 'Write {"image_id", "category_id", "bbox", "score"} for each detection'
+            yield "not an object", f"is {_show(record)}, not an object", fix
+            return
+        for key in ("image_id", "bbox", "score"):
+            if key not in record:
+                yield "missing key", f'has no "{key}"', f'Give each detection a "{key}"'
+        if "image_id" in record:
+            yield from self._image(record["image_id"])
+        yield from self._class(record.get("category_id"), record.get("category"))
+        if "bbox" in record:
+            yield from self._box(record["bbox"])
+        if "score" in record and not _finite(record["score"]):
+            what = f"score is {_show(record['score'])}, not a finite number"
+            yield "wrong score", what, "Give each detection a number as score"
+
+    def _image(self, key: Any) -> Iterator[tuple[str, str, str]]:
+        if type(key) not in (int, float, str):
+            what = f"image_id is {_show(key)}, neither a number nor text"
+            yield "unknown image", what, "Take the ids of the images that are scored"
+            return
+        place = self.image_of.get(key, UNKNOWN)
+        if place == TWICE:
+            what = f"image_id {_show(key)} is the id of several images"
+            yield "ambiguous image", what, "Give the pictures of the data set different names"
+        elif place == UNKNOWN:
+            what = f"the data has no image with the id {_show(key)}.{self._expected(key)}"
+            fix = "Score with the images the detections were made on, or leave these detections out"
+            yield "unknown image", what, fix
+
+    def _expected(self, key: int | float | str) -> str:
+        ids = self.dataset.ids
+        if not ids:
+            return " It has no images at all."
+        if isinstance(key, str) and isinstance(ids[0], str):
+            return self._nearest(key, (str(i) for i in ids))
+        if isinstance(key, str):
+            return f" Its ids are numbers, such as {_show(ids[0])}."
+        if isinstance(ids[0], str):
+            padded = (i for i in ids if str(i).lstrip("0") == str(key))
+            example = _show(next(padded, ids[0]))
+            return f" Its ids are file names without their ending, as text, such as {example}."
+        return ""
+
+    def _class(self, number: Any, name: Any) -> Iterator[tuple[str, str, str]]:
+        fix = f"Classes of the data: {', '.join(self.dataset.classes[:20])}"
+        if number is None and name is None:
+            yield "missing key", 'has neither "category_id" nor "category"', fix
+            return
+        places = {}
+        if number is not None:
+            known = type(number) in (int, float) and number in self.number_of
+            if known:
+                places["category_id"] = self.number_of[number]
+            else:
+                ids = ", ".join(map(str, self.dataset.category_ids[:20]))
+                what = f"the data has no class with the category_id {_show(number)}"
+                yield "unknown class", what, f"Its category ids: {ids}"
+        if name is not None:
+            if isinstance(name, str) and name in self.name_of:
+                places["category"] = self.name_of[name]
+            else:
+                hint = self._nearest(name, self.dataset.classes) if isinstance(name, str) else ""
+                yield "unknown class", f"the data has no class {_show(name)}.{hint}", fix
+        if len(set(places.values())) == 2:
+            what = (
+                f"category_id {_show(number)} is"
+                f' "{self.dataset.classes[places["category_id"]]}", but category is {_show(name)}'
+            )
+            yield "two classes", what, "Give one of them, or the same class in both"
+
+    def _box(self, box: Any) -> Iterator[tuple[str, str, str]]:
+        fix = "Write bbox as [x, y, width, height] in pixels from 0"
+        if not isinstance(box, list):
+            yield "wrong box", f"bbox is {_show(box)}, not a list of four numbers", fix
+        elif len(box) != 4:
+            yield "wrong box", f"bbox has {len(box):,} entries instead of 4", fix
+        elif not all(map(_finite, box)):
+            odd = next(v for v in box if not _finite(v))
+            yield "wrong box", f"bbox holds {_show(odd)}, not a finite number", fix
+        elif box[2] < 0 or box[3] < 0:
+            what = f"bbox has a negative size: {_show(box[2])} x {_show(box[3])}"
+            yield "wrong box", what, fix
+
+    def _nearest(self, word: str, known: Iterable[str]) -> str:
+        if word not in self.hints and len(self.hints) < HINTS and len(word) < 100:
+            self.hints[word] = nearest(word, known)
+        return self.hints.get(word, "")
+
+
+def _image_places(ids: Sequence[ImageId]) -> dict[ImageId, int]:
+    """Index of each image id. The file stem alone may name two pictures of different folders."""
+    places: dict[ImageId, int] = {}
+    for i, key in enumerate(ids):
+        places[key] = TWICE if key in places else i
+    return places
+
+
+def _label_places(keys: Iterable[Any]) -> dict[Any, int]:
+    return {None: ABSENT} | {key: i for i, key in enumerate(keys)}
+
+
+def _types(values: Iterable[Any]) -> set[type]:
+    return set(map(type, values))
+
+
+def _finite(value: Any) -> bool:
+    """True for a finite JSON number; `true` and whole numbers beyond all floats are none."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
+
+
+def _show(value: Any) -> str:
+    """A JSON value in a message: short, and printable whatever it holds."""
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    text = json.dumps(value, ensure_ascii=False)
+    text = text if len(text) <= 60 else f"{text[:57]}..."
+    return text.encode("utf-8", "backslashreplace").decode()

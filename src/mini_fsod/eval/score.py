@@ -1,0 +1,66 @@
+"""One call from detections to figures: what `mini eval` prints and what training stages record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import fmean
+from typing import Any, Literal, get_args
+
+from mini_fsod.data.dataset import Dataset
+from mini_fsod.errors import UserError, nearest
+from mini_fsod.eval.detections import Detections
+from mini_fsod.labels import LabelMap
+
+Metric = Literal["voc07", "voc", "coco"]
+PER_CLASS = ("AP50", "AP", "AP75")
+
+
+def score(
+    dataset: Dataset, detections: Detections, labels: LabelMap, metric: Metric
+) -> dict[str, Any]:
+    """Figures in percent over novel (prefix n), base (prefix b) and all classes, and per class.
+
+    {"metric", "nAP50", "bAP50", "AP50", ..., "per_class": {name: {"AP50": ...}}, "images",
+    "detections"}; with coco also AP, AP75, APs, APm, APl, AR1, AR10, AR100, ARs, ARm, ARl. A class
+    without ground truth is None and left out of means; a mean of no class is None. Never NaN.
+    """
+    figures = _class_figures(dataset, detections, metric)
+    label = {name: i for i, name in enumerate(dataset.classes)}
+
+    def percent(figure: str, name: str) -> float | None:
+        value = figures[figure][label[name]] if name in label else None
+        return None if value is None else 100 * value
+
+    result: dict[str, Any] = {"metric": metric}
+    for figure in figures:
+        for prefix, names in (("n", labels.novel), ("b", labels.base), ("", labels.classes)):
+            result[prefix + figure] = _mean(percent(figure, name) for name in names)
+    shown = [figure for figure in PER_CLASS if figure in figures]
+    result["per_class"] = {
+        name: {figure: percent(figure, name) for figure in shown} for name in labels.classes
+    }
+    return result | {"images": len(dataset), "detections": len(detections)}
+
+
+def _class_figures(
+    dataset: Dataset, detections: Detections, metric: str
+) -> dict[str, list[float | None]]:
+    if metric == "coco":
+        from mini_fsod.eval.coco import class_figures
+
+        return class_figures(dataset, detections)
+    if metric not in get_args(Metric):
+        known = get_args(Metric)
+        raise UserError(
+            f'There is no metric "{metric}".{nearest(metric, known)}', f"Known: {', '.join(known)}."
+        )
+    from mini_fsod.eval.voc import class_ap
+
+    eleven = metric == "voc07"
+    ap = class_ap(dataset.boxes, detections, len(dataset.classes), eleven_points=eleven)
+    return {"AP50": ap}
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return fmean(known) if known else None

@@ -1,0 +1,359 @@
+"""Scenes of the demo data set, and the writing of all of them as COCO JSON with pictures.
+
+A scene is a crop of a photograph, some clutter strokes, then one to five digits that may overlap
+a little. Each is drawn from its own seed, so scene 17 is the same in a small set and a large one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from math import cos, pi, sin
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageChops, ImageDraw, ImageFilter
+
+from mini_fsod.demo.digits import (
+    CLASSES,
+    INK,
+    LABELS,
+    NOVEL,
+    Digit,
+    Material,
+    background,
+    handwritten,
+    material,
+)
+from mini_fsod.errors import UserError
+
+RECIPE = 1  # raise it whenever a scene comes out differently: old sets are then told from new ones
+PARTS = {"train": (1000, 1), "shots": (150, 100_001), "test": (250, 200_001)}  # scenes, first id
+
+HOW_MANY = ((1, 12), (2, 24), (3, 28), (4, 22), (5, 14))  # digits in a scene, weight
+NOVEL_SCENES = 0.44  # share of the train scenes with a novel digit; base ones stand beside it
+MOST_IOU = 0.2  # between the boxes of two digits
+MOST_INSIDE = 0.4  # of the smaller box that lies in the other one
+MOST_HIDDEN = 0.15  # of a digit's ink, under all later digits together
+
+Rgb = tuple[int, int, int]
+Record = dict[str, Any]
+Box = tuple[int, int, int, int]  # left, top, right, bottom; the last two exclusive
+
+
+@dataclass(slots=True, eq=False)
+class Scene:
+    """A picture with the strokes and digits drawn on it so far."""
+
+    picture: Image.Image
+    owner: npt.NDArray[np.int8]  # (H, W) which digit's ink lies on top; -1 for none
+    digits: list[int] = field(default_factory=list)
+    boxes: list[Box] = field(default_factory=list)
+    ink: list[int] = field(default_factory=list)  # pixels of ink of each digit, hidden or not
+    strokes: list[tuple[Box, Rgb]] = field(default_factory=list)  # all that was drawn
+
+
+def draw_scene(stuff: Material, part: str, number: int, seed: int) -> Scene:
+    """Scene `number` (from 0) of a part."""
+    rng = random.Random(f"mini demo {seed} {part} {number}")
+    picture = background(rng, rng.choice(stuff.photographs))
+    scene = Scene(picture, np.full((picture.height, picture.width), -1, dtype=np.int8))
+    for _ in range(rng.choice((0, 1, 1, 2, 2, 3, 4))):
+        _add_clutter(rng, scene)
+    for digit in choose_digits(rng, part, number):
+        _add_digit(rng, scene, digit, rng.choice(stuff.digits[digit]))
+    return scene
+
+
+def choose_digits(rng: random.Random, part: str, number: int) -> list[int]:
+    """Train: mostly base digits, and in some scenes a novel one or two among them. Shots and
+    test: all ten alike, in turns, so that every class is there however few scenes are drawn."""
+    count = rng.choices(*zip(*HOW_MANY, strict=True))[0]
+    if part != "train":
+        return [number % len(CLASSES)] + [rng.randrange(len(CLASSES)) for _ in range(count - 1)]
+    base = [i for i, name in enumerate(CLASSES) if name not in NOVEL]
+    novel = [i for i, name in enumerate(CLASSES) if name in NOVEL]
+    few = 0
+    if rng.random() < NOVEL_SCENES:
+        count = max(count, 2)
+        few = 2 if count > 2 and rng.random() < 0.25 else 1
+    chosen = rng.choices(novel, k=few) + rng.choices(base, k=count - few)
+    rng.shuffle(chosen)
+    return chosen
+
+
+def _ink_colour(rng: random.Random, scene: Scene, box: Box) -> Rgb:
+    """A colour that stands out from what lies in the box: sometimes barely, never not at all.
+
+    It also differs from the strokes there, or two digits that touch would run into one.
+    """
+    grey = np.asarray(scene.picture.crop(box).convert("L"), dtype=np.int64)
+    mean = int(grey.sum()) / grey.size
+    spread = max(int((grey * grey).sum()) / grey.size - mean * mean, 0) ** 0.5
+    wanted = rng.uniform(50, 66) if rng.random() < 0.2 else rng.uniform(72, 150)
+    step = max(wanted, 34 + 1.1 * spread)  # a busy photograph swallows faint ink
+    goals = [goal for goal in (mean - step, mean + step) if 0 <= goal <= 255]
+    goals = goals or [255.0 * (mean < 128)]
+    near = [colour for other, colour in scene.strokes if _shared(box, other)]
+    colours = [_colour_of_light(rng, rng.choice(goals)) for _ in range(8)]
+    return max(colours, key=lambda c: min([_apart(c, other) for other in near] + [120]))
+
+
+def _colour_of_light(rng: random.Random, light: float) -> Rgb:
+    """Any colour, made darker or paler until it has this lightness (0 to 255)."""
+    colour = [rng.uniform(0, 255) for _ in range(3)]
+    now = 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2]
+    if now > light:
+        r, g, b = (round(c * light / now) for c in colour)
+    else:
+        r, g, b = (round(c + (255 - c) * (light - now) / (255 - now)) for c in colour)
+    return r, g, b
+
+
+def _apart(a: Rgb, b: Rgb) -> int:
+    return sum(abs(x - y) for x, y in zip(a, b, strict=True))
+
+
+def _add_clutter(rng: random.Random, scene: Scene) -> None:
+    """One stroke as thick as a digit's that is no digit: a long curve, a squiggle, a dash, dots.
+
+    Upright short strokes are avoided: those are ones.
+    """
+    width, height = scene.picture.size
+    x, y = rng.uniform(0, width), rng.uniform(0, height)
+    kind = rng.choice(("curve", "curve", "squiggle", "dash", "dots"))
+    pen = rng.uniform(4, 13) if kind == "dots" else rng.uniform(1.5, 6)
+    steps = [i / 90 for i in range(91)]
+    if kind == "curve":  # a quadratic Bezier curve
+        u, v, p, q = (rng.uniform(-0.2, 1.2) * side for side in (width, height) * 2)
+        weights = [((1 - t) ** 2, 2 * t * (1 - t), t * t) for t in steps]
+        path = [(a * x + b * u + c * p, a * y + b * v + c * q) for a, b, c in weights]
+    elif kind == "squiggle":
+        length, swing, slope = rng.uniform(40, 110), rng.uniform(3, 11), rng.uniform(-0.5, 0.5)
+        waves, hurry, fade = rng.uniform(1.5, 4.5), rng.uniform(-0.5, 0.5), rng.uniform(-0.8, 0.8)
+        path = []
+        for t in steps:
+            wave = swing * (1 + fade * (2 * t - 1)) * sin(2 * pi * waves * t * (1 + hurry * t))
+            path.append((x + length * (t - 0.5), y + slope * length * (t - 0.5) + wave))
+    elif kind == "dash":
+        length, angle = rng.uniform(18, 60), rng.uniform(-0.5, 0.5)
+        bow = rng.uniform(-0.2, 0.2) * length
+        path = [
+            (x + length * t * cos(angle), y + length * t * sin(angle) + bow * t * t)
+            for t in (step - 0.5 for step in steps)
+        ]
+    else:
+        path = [
+            (x + rng.uniform(-40, 40), y + rng.uniform(-40, 40)) for _ in range(rng.randint(1, 4))
+        ]
+    fine = 3  # drawn larger, then reduced, for smooth edges
+    mask = Image.new("L", (width * fine, height * fine))
+    canvas, r = ImageDraw.Draw(mask), fine * pen / 2
+    points = [(fine * px, fine * py) for px, py in path]
+    if kind != "dots":
+        canvas.line(points, fill=255, width=round(2 * r), joint="curve")
+    for px, py in points if kind == "dots" else (points[0], points[-1]):
+        canvas.ellipse([px - r, py - r, px + r, py + r], fill=255)
+    mask = mask.reduce(fine)
+    box = mask.getbbox()
+    if box:
+        strength = rng.uniform(0.7, 1.0)
+        colour = _ink_colour(rng, scene, box)
+        scene.picture.paste(colour, (0, 0), mask.point(lambda value: value * strength))
+        scene.strokes.append((box, colour))
+
+
+def _add_digit(rng: random.Random, scene: Scene, digit: int, image: Digit) -> None:
+    """Draw one digit where it hides no other; leave it out when there is no such place."""
+    height = round(20 * (66 / 20) ** rng.random())
+    mask = handwritten(rng, image, height)
+    outlined = rng.random() < 0.12
+    shape = mask.filter(ImageFilter.MaxFilter(3 if height < 40 else 5)) if outlined else mask
+    ink = np.asarray(shape) >= INK
+    place = _find_place(rng, scene, ink)
+    if place is None:
+        return
+    x, y = place
+    scene.owner[y : y + shape.height, x : x + shape.width][ink] = len(scene.digits)
+    scene.digits.append(digit)
+    scene.boxes.append(_tight(ink, x, y))
+    scene.ink.append(int(ink.sum()))
+
+    picture, strength = scene.picture, rng.uniform(0.86, 1.0)
+    # With the mask's margin: the digit must stand out from what surrounds it too.
+    around = (x, y, x + shape.width, y + shape.height)
+    colour = _ink_colour(rng, scene, around)
+    scene.strokes.append((around, colour))
+    if rng.random() < 0.15:
+        shadow = ImageChops.offset(mask, 2, 2).filter(ImageFilter.GaussianBlur(1.2))
+        picture.paste((0, 0, 0), (x, y), shadow.point(lambda value: value * 0.45))
+    if outlined:
+        edge = 245 if sum(colour) < 380 else 12
+        picture.paste((edge, edge, edge), (x, y), shape)
+    picture.paste(colour, (x, y), mask.point(lambda value: value * strength))
+
+
+def _find_place(
+    rng: random.Random, scene: Scene, ink: npt.NDArray[np.bool_]
+) -> tuple[int, int] | None:
+    """Left and top for this (h, w) ink, all of it in the picture and little of it on others."""
+    height, width = ink.shape
+    box = _tight(ink, 0, 0)
+    for _ in range(40):
+        x = rng.randint(0, scene.picture.width - width)
+        y = rng.randint(0, scene.picture.height - height)
+        moved = (box[0] + x, box[1] + y, box[2] + x, box[3] + y)
+        if any(_too_close(moved, other) for other in scene.boxes):
+            continue
+        after = scene.owner.copy()
+        after[y : y + height, x : x + width][ink] = -1
+        visible = [int((after == k).sum()) for k in range(len(scene.digits))]
+        if all(v >= (1 - MOST_HIDDEN) * n for v, n in zip(visible, scene.ink, strict=True)):
+            return x, y
+    return None
+
+
+def _tight(ink: npt.NDArray[np.bool_], x: int, y: int) -> Box:
+    """The box of the ink when its array lies at x, y."""
+    columns, rows = np.flatnonzero(ink.any(axis=0)), np.flatnonzero(ink.any(axis=1))
+    return x + int(columns[0]), y + int(rows[0]), x + int(columns[-1]) + 1, y + int(rows[-1]) + 1
+
+
+def _shared(a: Box, b: Box) -> int:
+    width = min(a[2], b[2]) - max(a[0], b[0])
+    height = min(a[3], b[3]) - max(a[1], b[1])
+    return max(width, 0) * max(height, 0)
+
+
+def _too_close(a: Box, b: Box) -> bool:
+    shared = _shared(a, b)
+    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (a, b)]
+    return shared > MOST_IOU * (sum(areas) - shared) or shared > MOST_INSIDE * min(areas)
+
+
+def write_demo_data(
+    out: Path,
+    scale: float = 1.0,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> bool:
+    """Write the embedded data set to `out`; False when it already is there and nothing was done.
+
+    `out/annotations/{train,shots,test}.json` are COCO files, their `file_name`s are relative to
+    `out`. All boxes are in them, novel ones too: reading train as a base set strips those.
+    `scale` multiplies the number of scenes; `progress(done, total)` is called after each one.
+    The set appears under its name only when it is complete.
+    """
+    if not 0 < scale <= 50:
+        raise UserError(
+            f"The demo set cannot be made {scale:g} times as large.", "0 < scale <= 50."
+        )
+    counts = {part: max(1, round(scenes * scale)) for part, (scenes, _) in PARTS.items()}
+    fingerprint = _fingerprint(seed, counts)
+    out = out.resolve()
+    partial = out.parent / f".{out.name}.{os.getpid()}.partial"
+    try:
+        if _is_there(out, fingerprint, counts):
+            return False
+        (partial / "annotations").mkdir(parents=True)
+        done = 0
+        for part, count in counts.items():
+            images: list[Record] = []
+            boxes: list[Record] = []
+            for record, records in _write_pictures(partial, part, count, seed):
+                images.append(record)
+                boxes.extend(records)
+                done += 1
+                if progress:
+                    progress(done, sum(counts.values()))
+            coco = {
+                "info": _info(part, boxes, counts[part]) | {"fingerprint": fingerprint},
+                "images": images,
+                "annotations": boxes,
+                "categories": [{"id": i, "name": name} for i, name in enumerate(CLASSES, 1)],
+            }
+            text = json.dumps(coco) + "\n"
+            (partial / f"annotations/{part}.json").write_text(text, encoding="utf-8")
+        partial.replace(out)
+    except OSError as error:
+        raise UserError(
+            f"The demo data cannot be written to {out}: {error}.", "Name another folder."
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return True
+
+
+def _write_pictures(
+    folder: Path, part: str, count: int, seed: int
+) -> Iterator[tuple[Record, list[Record]]]:
+    """Draw the scenes of a part into `folder / part`; COCO's records of each one and its boxes."""
+    stuff = material(part)
+    (folder / part).mkdir()
+    for number in range(count):
+        scene = draw_scene(stuff, part, number, seed)
+        name, image_id = f"{part}/{number + 1:05d}.jpg", PARTS[part][1] + number
+        scene.picture.save(folder / name, quality=92)
+        width, height = scene.picture.size
+        boxes: list[Record] = [
+            {
+                "id": 10 * image_id + k,
+                "image_id": image_id,
+                "category_id": digit + 1,
+                "bbox": [left, top, right - left, bottom - top],
+                "area": (right - left) * (bottom - top),
+                "iscrowd": 0,
+            }
+            for k, (digit, (left, top, right, bottom)) in enumerate(
+                zip(scene.digits, scene.boxes, strict=True)
+            )
+        ]
+        yield {"id": image_id, "file_name": name, "width": width, "height": height}, boxes
+
+
+def _info(part: str, boxes: list[Record], images: int) -> Record:
+    labels = [box["category_id"] - 1 for box in boxes]
+    return {
+        "description": f"Handwritten digits on photographs ({part}), by mini demo-data",
+        "label_map": LABELS.to_json(),
+        "counts": {
+            "images": images,
+            "boxes": len(boxes),
+            "boxes_by_class": {name: labels.count(i) for i, name in enumerate(CLASSES)},
+        },
+    }
+
+
+def _fingerprint(seed: int, counts: dict[str, int]) -> str:
+    recipe = json.dumps([RECIPE, seed, counts, CLASSES, NOVEL])
+    return hashlib.sha256(recipe.encode()).hexdigest()[:16]
+
+
+def _is_there(out: Path, fingerprint: str, counts: dict[str, int]) -> bool:
+    """Whether `out` holds this very set. Anything else but an empty folder is left alone."""
+    fix = "Name a new or empty folder, or remove this one first."
+    if not out.exists():
+        return False
+    if not out.is_dir():
+        raise UserError(f"{out} is a file: the demo data needs a folder.", fix)
+    if not any(out.iterdir()):
+        return False
+    try:
+        info = json.loads((out / "annotations/train.json").read_text(encoding="utf-8"))["info"]
+        found = info["fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{out} is not empty, and what it holds is no demo data.", fix) from None
+    if found != fingerprint:
+        raise UserError(f"{out} holds demo data of another size, seed or version.", fix)
+    for part, count in counts.items():
+        pictures = sum(1 for _ in (out / part).glob("*.jpg"))
+        if pictures != count or not (out / f"annotations/{part}.json").is_file():
+            raise UserError(f"{out} holds demo data from which {part} files were removed.", fix)
+    return True

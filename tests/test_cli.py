@@ -1,0 +1,185 @@
+"""The command as people meet it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+from PIL import Image
+
+import tiny
+from mini_fsod import __version__
+from mini_fsod.cli import app
+
+HEAVY = {
+    "torch",
+    "torchvision",
+    "numpy",
+    "PIL",
+    "pydantic",
+    "faster_coco_eval",
+    "sklearn",
+    "skimage",
+}
+
+
+def test_version(mini) -> None:
+    assert mini("--version") == (0, f"mini {__version__}\n", "")
+
+
+def test_every_command_and_option_has_a_help_line_with_an_example() -> None:
+    group = typer.main.get_command(app)
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
+        assert f"mini {name}" in command.help, name
+        for option in command.params:
+            words = option.help or ""
+            assert "Example: " in words, (name, option.name)
+
+
+def test_start_up_imports_nothing_heavy() -> None:
+    code = "import sys, mini_fsod.cli; print(*sorted({m.split('.')[0] for m in sys.modules}))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not HEAVY & set(said.stdout.split())
+
+
+def test_check_of_a_sound_set(tmp_path: Path, mini) -> None:
+    path = tiny.write_coco(tmp_path)
+    sheet = tmp_path / "sheet.png"
+    code, out, err = mini("check", path, "--novel", "bird", "--images", "--sheet", sheet)
+    assert code == 0
+    assert "3 images, 5 boxes, 3 classes" in out
+    assert re.search(r"bird \(novel\) +2 +2 .* 1 of 2 \(50%\)", out)
+    assert "No problems" in err
+    with Image.open(sheet) as picture:
+        assert picture.width > 500
+
+
+def test_check_tells_all_problems_at_once(tmp_path: Path, mini) -> None:
+    content = tiny.coco()
+    content["annotations"][0]["bbox"] = [float("nan"), 1, 2, 3]
+    content["annotations"][1]["category_id"] = 99
+    content["images"][1]["width"] = 61
+    path = tiny.write_coco(tmp_path, content)
+    (tmp_path / "c.png").unlink()
+    code, _, err = mini("check", path, "--no-sheet")
+    assert code == 2
+    assert "annotations.json, annotation 1: the box x nan" in err
+    assert "annotations.json, annotation 2: category id 99 is unknown" in err
+    assert "annotations.json, image 11: b.png: declared 61 x 60, but the picture is 60 x 60" in err
+    assert "annotations.json, image 12: c.png: the picture does not exist" in err
+    assert err.count("fix:") == 4
+    assert "4 problems" in err
+
+
+def test_check_as_json(tmp_path: Path, mini) -> None:
+    content = tiny.coco()
+    content["annotations"][0]["bbox"] = [1, 1, 0, 0]
+    code, out, _ = mini("check", tiny.write_coco(tmp_path, content), "--json", "--no-sheet")
+    result = json.loads(out)
+    assert code == 2
+    assert result["classes"]["bird"]["boxes"] == 2
+    assert [p["kind"] for p in result["problems"]] == ["box-no-area"]
+    assert result["label_map"]["classes"] == ["bird", "bus", "car"]
+
+
+def test_check_and_repair(tmp_path: Path, mini) -> None:
+    content = tiny.coco()
+    content["annotations"][0]["bbox"] = [1, 1, 0, 0]
+    path = tiny.write_coco(tmp_path / "in", content)
+    code, _, err = mini("check", path, "--no-sheet", "--fix", tmp_path / "out")
+    assert code == 2
+    assert "1 x box-no-area: left out" in err
+    assert mini("check", tmp_path / "out", "--no-sheet", "--images")[0] == 0
+
+
+def test_the_contact_sheet_is_named_after_the_data(
+    tmp_path: Path, mini, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny.write_yolo(tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+    assert mini("check", "photos")[0] == 0
+    assert (tmp_path / "photos-check.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["check", "nowhere"], "no such file"),
+        (["check", "data", "--novel", "brid", "--no-sheet"], 'Did you mean "bird"'),
+        (["check", "data", "--subset", "x", "--no-sheet"], 'no image set "x"'),
+        (["sample", "data", "--shots", "9", "-o", "s.json"], "Too few boxes for 9 shots"),
+        (
+            ["sample", "data", "--shots", "1", "--official", "voc", "-o", "s.json"],
+            "not in the data",
+        ),
+        (["eval", "data", "--detections", "nowhere.json"], "nowhere.json"),
+    ],
+)
+def test_wrong_use_is_one_message_and_exit_code_2(
+    tmp_path: Path, mini, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
+) -> None:
+    tiny.write_coco(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    code, out, err = mini(*words)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert "What to do:" in err
+    assert not (tmp_path / "s.json").exists()
+
+
+def detections(path: Path, data: dict, score: float = 0.9) -> Path:
+    """The truth as its own detections."""
+    results = [
+        {k: a[k] for k in ("image_id", "category_id", "bbox")} | {"score": score}
+        for a in data["annotations"]
+    ]
+    path.write_text(json.dumps(results))
+    return path
+
+
+@pytest.mark.parametrize("metric", ["voc07", "voc", "coco"])
+def test_eval(tmp_path: Path, mini, metric: str) -> None:
+    path = tiny.write_coco(tmp_path)
+    found = detections(tmp_path / "dets.json", tiny.coco())
+    words = ["eval", path, "--detections", found, "--novel", "bird", "--metric", metric]
+    code, out, _ = mini(*words, "--json")
+    result = json.loads(out)
+    assert code == 0
+    assert (result["nAP50"], result["bAP50"], result["AP50"]) == pytest.approx((100, 100, 100))
+    assert (result["metric"], result["images"], result["detections"]) == (metric, 3, 5)
+    assert set(result["per_class"]) == {"bird", "bus", "car"}
+    code, out, _ = mini(*words)
+    assert code == 0
+    assert re.search(r"novel +100\.0", out)
+
+
+def test_eval_of_several_files(tmp_path: Path, mini) -> None:
+    path = tiny.write_coco(tmp_path)
+    content = tiny.coco()
+    first = detections(tmp_path / "1.json", content)
+    content["annotations"] = content["annotations"][:2]
+    second = detections(tmp_path / "2.json", content)
+    words = ["eval", path, "--detections", first, "--detections", second, "--metric", "voc"]
+    result = json.loads(mini(*words, "--json")[1])
+    assert result["per_class"]["bus"]["AP50"] == pytest.approx(50)
+    assert result["interval95"]["AP50"] > 0
+    assert [r["detections"] for r in result["runs"]] == [5, 2]
+    assert "±" in mini(*words)[1]
+
+
+def test_eval_of_a_named_split_on_a_part_of_voc(tmp_path: Path, mini) -> None:
+    """A detector of all twenty classes finds some that this part does not hold."""
+    tiny.write_voc(tmp_path)
+    found = tmp_path / "dets.json"
+    box = {"image_id": "c", "bbox": [40, 20, 50, 30], "score": 0.5}
+    found.write_text(json.dumps([box | {"category": "bus"}, box | {"category_id": 20}]))
+    words = ["eval", tmp_path, "--subset", "test", "--split", "voc-split1", "--detections", found]
+    result = json.loads(mini(*words, "--metric", "voc07", "--json")[1])
+    assert result["nAP50"] == pytest.approx(100)
+    assert result["per_class"]["tvmonitor"]["AP50"] is None
+    assert result["images"] == 1

@@ -1,0 +1,270 @@
+"""Feature extractors: torchvision's ResNets and any `features_only` model of timm.
+
+Every backbone maps normalised pictures (B, 3, H, W) to four maps of strides 4, 8, 16, 32 and tells
+their channels in `channels`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchvision.models import get_model, get_model_weights, resnet
+from torchvision.ops import FrozenBatchNorm2d
+
+from mini_fsod.detector.anchors import STRIDES
+from mini_fsod.detector.settings import IMAGENET, BackboneSettings, Normalisation
+from mini_fsod.errors import UserError
+
+RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+STAGES = ("stem", "layer1", "layer2", "layer3", "layer4")
+GROUPS = 32  # of GroupNorm
+
+
+class FoldedConv(nn.Module):
+    """A convolution and the frozen BatchNorm behind it, as one convolution.
+
+    The norm's factor goes into the weight at every call: the weight alone learns, its gradient is
+    that of convolution and norm in a row, and no activation is touched twice.
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, conv: nn.Conv2d, norm: nn.BatchNorm2d | FrozenBatchNorm2d) -> None:
+        super().__init__()
+        scale, shift = norm_factors(norm)
+        self.weight = nn.Parameter(conv.weight.detach().clone(), conv.weight.requires_grad)
+        self.register_buffer("scale", scale.view(-1, 1, 1, 1))
+        self.register_buffer("shift", shift)
+        self.stride, self.padding, self.groups = conv.stride, conv.padding, conv.groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(
+            x,
+            self.weight * self.scale,
+            self.shift,
+            stride=self.stride,
+            padding=self.padding,
+            groups=self.groups,
+        )
+
+
+def norm_factors(norm: nn.BatchNorm2d | FrozenBatchNorm2d) -> tuple[Tensor, Tensor]:
+    """Factor and summand (C,), (C,) of a BatchNorm that uses its running statistics."""
+    mean, var = norm.running_mean, norm.running_var
+    assert mean is not None
+    assert var is not None
+    scale = norm.weight.detach() * (var + norm.eps).rsqrt()
+    return scale, norm.bias.detach() - mean * scale
+
+
+def fold_batch_norms(module: nn.Module) -> None:
+    """Replace every convolution followed by a BatchNorm inside `module`, in place.
+
+    Relies on torchvision's ResNets: convN is followed by bnN, and a norm directly follows its
+    convolution in a Sequential.
+    """
+    for parent in list(module.modules()):
+        children = list(parent.named_children())
+        for name, child in children:
+            if not isinstance(child, nn.BatchNorm2d | FrozenBatchNorm2d):
+                continue
+            conv_name = name.replace("bn", "conv") if "bn" in name else str(int(name) - 1)
+            conv = getattr(parent, conv_name)
+            setattr(parent, conv_name, FoldedConv(conv, child))
+            setattr(parent, name, nn.Identity())
+
+
+class ResNet(nn.Module):
+    """A torchvision ResNet without its classifier; its parameters keep torchvision's names."""
+
+    def __init__(self, net: Any, frozen_stages: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = net.conv1, net.bn1
+        self.layer1, self.layer2 = net.layer1, net.layer2
+        self.layer3, self.layer4 = net.layer3, net.layer4
+        fold_batch_norms(self)
+        last = [layer[-1] for layer in (self.layer1, self.layer2, self.layer3, self.layer4)]
+        self.channels = [getattr(block, "conv3", block.conv2).weight.shape[0] for block in last]
+        for stage in [(self.conv1, self.bn1), *[(getattr(self, s),) for s in STAGES[1:]]][
+            :frozen_stages
+        ]:
+            for part in stage:
+                part.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        x = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        x = F.max_pool2d(x, kernel_size=3, stride=2, padding=1)
+        maps = []
+        for layer in (self.layer1, self.layer2, self.layer3, self.layer4):
+            x = layer(x)
+            maps.append(x)
+        return maps
+
+
+class TimmBackbone(nn.Module):
+    """A timm model with `features_only`, its maps of strides 4 to 32 in NCHW."""
+
+    def __init__(self, net: Any, frozen_stages: int) -> None:
+        super().__init__()
+        self.net = net
+        self.channels: list[int] = net.feature_info.channels()
+        self.channels_last = str(getattr(net, "output_fmt", "NCHW")).endswith("NHWC")
+        names = [n.replace(".", "_") + "_" for n in net.feature_info.module_name()]
+        # Frozen is what is registered, hence used, before the first stage that is not.
+        free = names[frozen_stages - 1] if frozen_stages <= len(names) else None
+        for name, parameter in net.named_parameters():
+            if frozen_stages == 0 or (free and name.replace(".", "_").startswith(free)):
+                break
+            parameter.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        maps = self.net(x)
+        return [m.permute(0, 3, 1, 2) for m in maps] if self.channels_last else list(maps)
+
+
+def make_backbone(
+    settings: BackboneSettings, weights: str | Path | None = None
+) -> ResNet | TimmBackbone:
+    """The backbone with random weights, those of a file, or those of its library.
+
+    `weights`: the name of a torchvision weight ("IMAGENET1K_V2", "DEFAULT"); "pretrained" for the
+    ones timm keeps under the model's name; a .safetensors or .pth file with torchvision's (timm's)
+    names, where missing `num_batches_tracked` and an unused `fc` do not matter; None: random.
+    """
+    if settings.norm == "group" and (weights is not None or settings.frozen_stages):
+        raise UserError(
+            "GroupNorm is for backbones trained from nothing.",
+            'Take norm="frozen" with weights, or give neither weights nor frozen stages.',
+        )
+    if not 0 <= settings.frozen_stages <= len(STAGES):
+        raise UserError(
+            f"frozen_stages is {settings.frozen_stages}.", "0 (none) to 5 (the whole backbone)."
+        )
+    if settings.name in RESNETS:
+        return ResNet(_torchvision_resnet(settings, weights), settings.frozen_stages)
+    return TimmBackbone(_timm_model(settings, weights), settings.frozen_stages)
+
+
+def _torchvision_resnet(settings: BackboneSettings, weights: str | Path | None) -> Any:
+    norm: Any = partial(nn.GroupNorm, GROUPS) if settings.norm == "group" else nn.BatchNorm2d
+    net: Any = get_model(settings.name, weights=None, norm_layer=norm)
+    if weights is not None and _is_file(weights):
+        _load(net, _existing(weights))
+    elif weights is not None:
+        known = get_model_weights(settings.name)
+        if weights not in known.__members__:
+            raise UserError(
+                f'torchvision has no weights "{weights}" of {settings.name}, and there is no such '
+                "file.",
+                f"Known: {', '.join(known.__members__)}; or a .safetensors or .pth file.",
+            )
+        try:
+            state = known[str(weights)].get_state_dict(progress=False, check_hash=True)
+        except OSError as error:
+            raise UserError(
+                f"The weights {weights} of {settings.name} could not be fetched: {error}.",
+                "Give a .safetensors or .pth file instead.",
+            ) from error
+        net.load_state_dict(state)
+    if settings.stride_in_1x1:
+        for layer in (net.layer2, net.layer3, net.layer4):
+            block = layer[0]
+            if not isinstance(block, resnet.Bottleneck):
+                raise UserError(
+                    f"{settings.name} has no 1x1 convolution to carry the stride.",
+                    "stride_in_1x1 is for resnet50 and larger.",
+                )
+            block.conv1.stride, block.conv2.stride = block.conv2.stride, block.conv1.stride
+    return net
+
+
+def _timm_model(settings: BackboneSettings, weights: str | Path | None) -> Any:
+    timm = _timm(settings.name)
+    if settings.stride_in_1x1 or settings.norm == "group":
+        raise UserError(
+            f'The backbone "{settings.name}" comes from timm, which fixes its norms and strides.',
+            "stride_in_1x1 and GroupNorm are for resnet18 to resnet152.",
+        )
+
+    def make(**options: Any) -> Any:
+        create = partial(timm.create_model, settings.name, features_only=True, **options)
+        try:
+            return create(strict_img_size=False)  # a Swin for pictures of any size
+        except TypeError:  # no other model knows the argument
+            return create()
+
+    options: dict[str, Any] = {"pretrained": weights is not None}
+    if weights is not None and _is_file(weights):
+        options["pretrained_cfg_overlay"] = {"file": str(_existing(weights))}
+    try:
+        strides = make().feature_info.reduction()
+        if not set(STRIDES) <= set(strides):
+            raise ValueError(f"its maps have strides {strides}, and 4, 8, 16 and 32 are needed.")
+        net = make(out_indices=[strides.index(s) for s in STRIDES], **options)
+        net = timm.layers.freeze_batch_norm_2d(net)
+        with torch.no_grad():
+            net(torch.zeros(1, 3, 64, 96))  # a net for one size only fails here
+    except (RuntimeError, AttributeError, ValueError, AssertionError, OSError) as error:
+        raise UserError(
+            f'The model "{settings.name}" of timm cannot serve as backbone: {error}',
+            "timm.list_models() names others; they need features_only, and pictures of any size.",
+        ) from error
+    return net
+
+
+def default_normalisation(name: str) -> Normalisation:
+    """What the library's own weights of this backbone want."""
+    if name in RESNETS:
+        return IMAGENET
+    known = _timm(name).models.get_pretrained_cfg(name)
+    return IMAGENET if known is None else Normalisation(tuple(known.mean), tuple(known.std))
+
+
+def _timm(name: str) -> Any:
+    try:
+        import timm
+        import timm.layers
+    except ImportError as error:
+        raise UserError(
+            f'The backbone "{name}" comes from timm, which is not installed.',
+            "pip install 'mini-fsod[timm]', or take resnet18, 34, 50, 101 or 152.",
+        ) from error
+    return timm
+
+
+def _is_file(weights: str | Path) -> bool:
+    return isinstance(weights, Path) or Path(weights).suffix in (".safetensors", ".pth", ".pt")
+
+
+def _existing(weights: str | Path) -> Path:
+    if not Path(weights).is_file():
+        raise UserError(f"{weights}: there is no such file of weights.", "Check the path.")
+    return Path(weights)
+
+
+def _load(net: nn.Module, path: Path) -> None:
+    """Weights under torchvision's names; the classifier is not needed."""
+    state: dict[str, Tensor]
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        state = load_file(path)
+    else:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        missing, unexpected = net.load_state_dict(state, strict=False)
+    except RuntimeError as error:
+        raise UserError(f"{path}: the weights do not fit: {error}", "Check backbone.") from error
+    missing = [m for m in missing if not m.endswith("num_batches_tracked") and m[:3] != "fc."]
+    if missing:
+        raise UserError(
+            f"{path}: {len(missing)} tensors are missing, the first is {missing[0]}"
+            + (f"; {unexpected[0]} is there and unknown." if unexpected else "."),
+            "The names must be torchvision's.",
+        )

@@ -1,0 +1,109 @@
+"""What travels between the steps of the detector: padded batches with a mask of what is real.
+
+All are named tuples of tensors, so that `torch.compile` and CUDA graphs take them as they are.
+B images, G ground-truth boxes an image, P proposals, S samples, C classes, D detections. Boxes are
+float32, left, top, right, bottom in pixels of the canvas. Labels are 0 .. C-1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Targets(NamedTuple):
+    """Ground truth. A row is a target (`valid`), a region to ignore (`ignore`), or padding.
+
+    What would be background, but overlaps a region to ignore so much that it would not be
+    background had the region been a target, carries no loss. A valid box must have an area.
+    """
+
+    boxes: Tensor  # (B, G, 4)
+    labels: Tensor  # (B, G) int64
+    valid: Tensor  # (B, G) bool
+    ignore: Tensor | None = None  # (B, G) bool
+    weights: Tensor | None = None  # (B, G): factor of every loss of the samples matched to the box
+    box_weights: Tensor | None = None  # (B, G): a further factor of their box losses
+
+
+def pad_targets(boxes: Sequence[Tensor], labels: Sequence[Tensor], width: int = 0) -> Targets:
+    """Targets of images with different numbers of boxes: lists of (n, 4) and (n,).
+
+    Padded to the longest, or to `width` rows when that is more: a fixed width compiles once.
+    """
+    rows = max([width, 1, *(len(b) for b in boxes)])
+    device = boxes[0].device
+    out = Targets(
+        torch.zeros(len(boxes), rows, 4, device=device),
+        torch.zeros(len(boxes), rows, dtype=torch.int64, device=device),
+        torch.zeros(len(boxes), rows, dtype=torch.bool, device=device),
+    )
+    for i, (b, label) in enumerate(zip(boxes, labels, strict=True)):
+        out.boxes[i, : len(b)] = b
+        out.labels[i, : len(b)] = label
+        out.valid[i, : len(b)] = True
+    return out
+
+
+class PaddedBoxes(NamedTuple):
+    """Boxes given from outside, for example mined ones to be tried as proposals."""
+
+    boxes: Tensor  # (B, E, 4)
+    valid: Tensor  # (B, E) bool
+
+
+class Proposals(NamedTuple):
+    """The RPN's boxes, best first, then the extra ones; padding is zero boxes."""
+
+    boxes: Tensor  # (B, P, 4)
+    logits: Tensor  # (B, P) objectness; -inf for padding, +inf for extra ones
+    valid: Tensor  # (B, P) bool
+    settled: Tensor  # (B,) bool: NMS came to rest, the proposals are exact
+
+
+class Samples(NamedTuple):
+    """The anchors or RoIs that carry loss."""
+
+    rows: Tensor  # (B, S) int64: which of the anchors or RoIs
+    valid: Tensor  # (B, S) bool
+
+
+class Regions(NamedTuple):
+    """The sampled RoIs and what they were matched to."""
+
+    rois: Tensor  # (B, S, 4)
+    box: Tensor  # (B, S) int64: row of the ground-truth box of highest IoU
+    iou: Tensor  # (B, S): that IoU
+    positive: Tensor  # (B, S) bool
+    valid: Tensor  # (B, S) bool: positive or background; the rest is padding
+
+
+class RoIOutputs(NamedTuple):
+    """What the heads say of R regions, float32."""
+
+    logits: Tensor  # (..., R, 1 + C): the background, then the classes
+    deltas: Tensor  # (..., R, C, 4)
+    iou: Tensor | None  # (..., R): logit of the predicted IoU
+
+
+class Candidates(NamedTuple):
+    """Every proposal with its score and box for every class, before anything is chosen."""
+
+    proposals: Proposals
+    scores: Tensor  # (B, P, C) softmax probability
+    boxes: Tensor  # (B, P, C, 4) clipped to the image
+    iou: Tensor | None  # (B, P) predicted IoU in 0..1
+
+
+class Detections(NamedTuple):
+    """The chosen boxes, best first."""
+
+    boxes: Tensor  # (B, D, 4)
+    scores: Tensor  # (B, D)
+    labels: Tensor  # (B, D) int64
+    valid: Tensor  # (B, D) bool
+    proposal: Tensor  # (B, D) int64: row of the proposal it came from
+    exact: Tensor  # (B,) bool: no fixed size or number of rounds was too small

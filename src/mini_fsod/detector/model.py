@@ -1,0 +1,379 @@
+"""Faster R-CNN with a feature pyramid, over whole padded batches.
+
+Classes. Labels are 0 .. C-1, the order of the label map: in `Targets`, in `Detections`, everywhere.
+The background has no label. It is row 0 of the classifier, class c is row c + 1; the box predictor
+has rows for the classes only. So a new class is a row at the end of both. Only `predict` speaks
+torchvision's dialect, where labels start at 1.
+
+Pictures. A batch is images (B, 3, H, W) on one canvas, RGB, uint8 0..255 or float 0..1, and sizes
+(B, 2), height and width of each image, which lies in the upper left corner. H and W are multiples
+of 32. Normalisation is the model's own business.
+
+Steps. `losses` and `detect` only chain the methods below and the heads, each with fixed shapes and
+without waiting for the device, so that each can be timed, compiled or cached alone. Boxes and
+losses are float32 under autocast, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from mini_fsod.detector import atlas
+from mini_fsod.detector.anchors import canvas_anchors, kept_anchors, level_counts
+from mini_fsod.detector.backbone import default_normalisation, make_backbone
+from mini_fsod.detector.batch import (
+    Candidates,
+    Detections,
+    PaddedBoxes,
+    Proposals,
+    Regions,
+    RoIOutputs,
+    Samples,
+    Targets,
+)
+from mini_fsod.detector.boxes import clip, decode, gather_rows
+from mini_fsod.detector.fpn import FeaturePyramid
+from mini_fsod.detector.losses import iou_loss, roi_losses, rpn_losses
+from mini_fsod.detector.matching import Matches, match, random_keys, sample
+from mini_fsod.detector.pictures import normalise, place
+from mini_fsod.detector.postprocess import select
+from mini_fsod.detector.roi import BoxHead, IoUBranch, Predictor
+from mini_fsod.detector.rpn import BOX_WEIGHTS, RPNHead, propose
+from mini_fsod.detector.settings import (
+    BackboneSettings,
+    Classifier,
+    DetectorSettings,
+    Norm,
+    Normalisation,
+    RoISettings,
+    RPNSettings,
+    TestSettings,
+)
+from mini_fsod.errors import UserError
+
+
+def build(
+    num_classes: int,
+    backbone: str = "resnet50",
+    weights: str | Path | None = None,
+    *,
+    norm: Norm = "frozen",
+    stride_in_1x1: bool = False,
+    frozen_stages: int | None = None,
+    normalisation: Normalisation | None = None,
+    classifier: Classifier = "linear",
+    iou_branch: bool = False,
+    rpn: RPNSettings | None = None,
+    roi: RoISettings | None = None,
+    test: TestSettings | None = None,
+) -> Detector:
+    """A new detector, its heads random, its backbone as `backbone.make_backbone` says.
+
+    Unless given, `frozen_stages` is 2 (stem and res2) with weights and 0 without, and
+    `normalisation` the one of torchvision's or timm's weights.
+    """
+    normalisation = normalisation or default_normalisation(backbone)
+    if frozen_stages is None:
+        frozen_stages = 0 if weights is None else 2
+    body = BackboneSettings(backbone, norm, stride_in_1x1, frozen_stages, normalisation)
+    settings = DetectorSettings(
+        num_classes,
+        body,
+        classifier=classifier,
+        iou_branch=iou_branch,
+        rpn=rpn or RPNSettings(),
+        roi=roi or RoISettings(),
+        test=test or TestSettings(),
+    )
+    return Detector(settings, weights)
+
+
+class Detector(nn.Module):
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, settings: DetectorSettings, weights: str | Path | None = None) -> None:
+        super().__init__()
+        if settings.num_classes < 1:
+            raise UserError("A detector needs at least one class.", "Check num_classes.")
+        self.settings = settings
+        self.backbone = make_backbone(settings.backbone, weights)
+        self.fpn = FeaturePyramid(self.backbone.channels, settings.channels)
+        how = settings.backbone.normalisation
+        self.register_buffer("mean", torch.tensor(how.mean).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(how.std).view(1, 3, 1, 1), persistent=False)
+        roi = settings.roi
+        per_cell = len(settings.rpn.ratios) * len(settings.rpn.anchor_sizes[0])
+        self.rpn_head = RPNHead(settings.channels, per_cell, settings.rpn.convs)
+        self.box_head = BoxHead(settings.channels, roi.size, roi.convs, roi.layers, roi.width)
+        self.predictor = Predictor(roi.width, settings.num_classes, settings.classifier)
+        self.iou_branch = (
+            IoUBranch(settings.channels, roi.size, roi.width) if settings.iou_branch else None
+        )
+
+    # The steps
+
+    def features(self, images: Tensor, sizes: Tensor) -> list[Tensor]:
+        """P2 to P6 of a batch."""
+        how = self.settings.backbone.normalisation
+        pixels = normalise(images, sizes, self.mean, self.std, how)
+        levels: list[Tensor] = self.fpn(self.backbone(pixels))
+        return levels
+
+    def anchors(self, images: Tensor) -> tuple[Tensor, list[int]]:
+        """Anchors (A, 4) of the batch's canvas, and how many each level has."""
+        canvas = (images.shape[2], images.shape[3])
+        rpn = self.settings.rpn
+        # A compiled step holds them as constants; it would only warn about a cache.
+        make = canvas_anchors if torch.compiler.is_compiling() else kept_anchors
+        anchors = make(canvas, rpn.anchor_sizes, rpn.ratios, images.device)
+        return anchors, level_counts(canvas, self.rpn_head.per_cell)
+
+    def propose(
+        self,
+        logits: Tensor,
+        deltas: Tensor,
+        anchors: Tensor,
+        counts: Sequence[int],
+        sizes: Tensor,
+        extra: PaddedBoxes | None = None,
+        *,
+        training: bool,
+        exact: bool = False,
+    ) -> Proposals:
+        """Proposals (`rpn.propose`) and, behind them, the extra boxes, cut to their image."""
+        rpn = self.settings.rpn
+        found = propose(
+            logits,
+            deltas,
+            anchors,
+            counts,
+            sizes,
+            before_nms=rpn.before_nms_train if training else rpn.before_nms_test,
+            after_nms=rpn.after_nms_train if training else rpn.after_nms_test,
+            nms_iou=rpn.nms,
+            score_cut=rpn.score_cut,
+            rounds=None if exact else self.settings.nms_rounds,
+        )
+        return found if extra is None else _join(found, extra, sizes)
+
+    def pool(self, levels: Sequence[Tensor], boxes: Tensor) -> Tensor:
+        """RoI features (B * R, channels, size, size) of boxes (B, R, 4)."""
+        roi = self.settings.roi
+        return atlas.pool(levels[:-1], boxes, roi.size, roi.sampling_ratio).flatten(0, 1)
+
+    def roi_outputs(self, pooled: Tensor, images: int) -> RoIOutputs:
+        """What the heads say of pooled regions (B * R, ...), given back as (B, R, ...)."""
+        logits, deltas = self.predictor(self.box_head(pooled))
+        iou = None if self.iou_branch is None else self.iou_branch(pooled).view(images, -1)
+        shape = (images, -1)
+        return RoIOutputs(logits.unflatten(0, shape), deltas.unflatten(0, shape), iou)
+
+    # Training
+
+    def forward(
+        self,
+        images: Tensor,
+        sizes: Tensor,
+        targets: Targets,
+        draw: Tensor | int = 0,
+        extra: PaddedBoxes | None = None,
+    ) -> dict[str, Tensor]:
+        return self.losses(images, sizes, targets, draw, extra)
+
+    def losses(
+        self,
+        images: Tensor,
+        sizes: Tensor,
+        targets: Targets,
+        draw: Tensor | int = 0,
+        extra: PaddedBoxes | None = None,
+        rpn_samples: Samples | None = None,
+        roi_samples: Samples | None = None,
+    ) -> dict[str, Tensor]:
+        """The four losses under torchvision's names, and `loss_iou` with an IoU branch.
+
+        `draw` numbers the step: it alone decides which anchors and RoIs are sampled. Give a tensor
+        () int64 on the device where the step is compiled or captured, and another number at every
+        step and in every process. Samples given from outside replace the drawn ones: rows of the
+        anchors, and rows of [proposals, extra boxes, ground truth]. The losses' sum is Eq. 8 and
+        the RPN's.
+        """
+        if isinstance(draw, int):
+            draw = torch.full((), draw, dtype=torch.int64, device=images.device)
+        anchors, counts = self.anchors(images)
+        matches, rpn_samples = self.sample_anchors(anchors, targets, draw, rpn_samples)
+        levels = self.features(images, sizes)
+        logits, deltas = self.rpn_head(levels)
+        objectness, rpn_box = rpn_losses(
+            logits,
+            deltas,
+            anchors,
+            targets,
+            matches,
+            rpn_samples,
+            BOX_WEIGHTS,
+            self.settings.rpn.beta,
+        )
+        proposals = self.propose(logits, deltas, anchors, counts, sizes, extra, training=True)
+        regions = self.sample_rois(proposals, targets, draw, roi_samples)
+        outputs = self.roi_outputs(self.pool(levels, regions.rois), len(images))
+        return {
+            "loss_objectness": objectness,
+            "loss_rpn_box_reg": rpn_box,
+            **self.roi_losses(outputs, regions, targets, sizes),
+        }
+
+    def sample_anchors(
+        self, anchors: Tensor, targets: Targets, draw: Tensor, samples: Samples | None = None
+    ) -> tuple[Matches, Samples]:
+        """Match the anchors (A, 4) to the targets and draw those that carry loss."""
+        own = self.settings.rpn
+        matches = match(anchors, None, targets, own.positive_iou, own.negative_iou, forced=True)
+        if samples is None:
+            keys = random_keys(draw, 0, *matches.positive.shape)
+            samples = sample(matches, own.samples, own.positive_share, keys)
+        return matches, samples
+
+    def sample_rois(
+        self, proposals: Proposals, targets: Targets, draw: Tensor, samples: Samples | None = None
+    ) -> Regions:
+        """Match the proposals, the ground truth among them, and draw those that carry loss."""
+        own = self.settings.roi
+        boxes = torch.cat((proposals.boxes, targets.boxes), dim=1)
+        there = torch.cat((proposals.valid, targets.valid), dim=1)
+        matches = match(boxes, there, targets, own.positive_iou, own.negative_iou, forced=False)
+        if samples is None:
+            keys = random_keys(draw, 1, *there.shape)
+            samples = sample(matches, own.samples, own.positive_share, keys)
+        rows, valid = samples
+        return Regions(
+            gather_rows(boxes, rows),
+            matches.box.gather(1, rows),
+            matches.iou.gather(1, rows),
+            matches.positive.gather(1, rows) & valid,
+            valid,
+        )
+
+    def roi_losses(
+        self, outputs: RoIOutputs, regions: Regions, targets: Targets, sizes: Tensor
+    ) -> dict[str, Tensor]:
+        """Losses of the heads; needs no picture, so that outputs may come from cached features."""
+        own = self.settings.roi
+        classifier, box = roi_losses(outputs, regions, targets, own.box_weights, own.beta)
+        losses = {"loss_classifier": classifier, "loss_box_reg": box}
+        if self.iou_branch is not None:
+            error = iou_loss(outputs, regions, targets, sizes, own.box_weights)
+            losses["loss_iou"] = own.iou_weight * error
+        return losses
+
+    # Inference
+
+    def infer(
+        self,
+        images: Tensor,
+        sizes: Tensor,
+        extra: PaddedBoxes | None = None,
+        *,
+        exact: bool = False,
+    ) -> Candidates:
+        """Every proposal (the extra boxes last) with its scores and boxes; nothing is chosen."""
+        anchors, counts = self.anchors(images)
+        levels = self.features(images, sizes)
+        logits, deltas = self.rpn_head(levels)
+        proposals = self.propose(
+            logits, deltas, anchors, counts, sizes, extra, training=False, exact=exact
+        )
+        outputs = self.roi_outputs(self.pool(levels, proposals.boxes), len(images))
+        return self.candidates(proposals, outputs, sizes)
+
+    def candidates(self, proposals: Proposals, outputs: RoIOutputs, sizes: Tensor) -> Candidates:
+        """Scores and final boxes from the heads' outputs for the proposals."""
+        references = proposals.boxes[:, :, None]
+        boxes = clip(decode(outputs.deltas, references, self.settings.roi.box_weights), sizes)
+        scores = outputs.logits.softmax(-1)[..., 1:]
+        iou = None if outputs.iou is None else outputs.iou.sigmoid()
+        return Candidates(proposals, scores, boxes, iou)
+
+    def choose(
+        self, candidates: Candidates, *, use_iou: bool = False, exact: bool = False
+    ) -> Detections:
+        """Score cut, NMS by class, the best of an image; `use_iou` ranks by Eq. 7, sqrt(s iou)."""
+        test = self.settings.test
+        scores = candidates.scores
+        allowed = (scores > test.score_cut) & candidates.proposals.valid[..., None]
+        if use_iou:
+            if candidates.iou is None:
+                raise UserError("The detector has no IoU branch.", "Build it with iou_branch=True.")
+            scores = (scores * candidates.iou[..., None]).sqrt()
+        found = select(
+            candidates.boxes,
+            scores,
+            allowed,
+            nms_iou=test.nms,
+            detections=test.detections,
+            candidates=None if exact else test.candidates,
+            rounds=None if exact else self.settings.nms_rounds,
+        )
+        return found._replace(exact=found.exact & candidates.proposals.settled)
+
+    @torch.no_grad()
+    def detect(
+        self,
+        images: Tensor,
+        sizes: Tensor,
+        extra: PaddedBoxes | None = None,
+        *,
+        use_iou: bool = False,
+        exact: bool = False,
+    ) -> Detections:
+        """Detections of a batch, in pixels of the canvas.
+
+        `exact` waits for the device where a fixed size or number of rounds does not suffice;
+        otherwise the detections' flag `exact` tells of it.
+        """
+        return self.choose(
+            self.infer(images, sizes, extra, exact=exact), use_iou=use_iou, exact=exact
+        )
+
+    @torch.no_grad()
+    def predict(self, images: Sequence[Tensor]) -> list[dict[str, Tensor]]:
+        """Torchvision's call: pictures (3, h, w) in 0..1 of any sizes, a dict for each.
+
+        `boxes` (n, 4) in the picture's own pixels, `scores` (n,) and `labels` (n,), from 1.
+        """
+        if not images:
+            return []
+        test, device = self.settings.test, self.mean.device
+        batch, sizes = place(
+            [image.to(device) for image in images], test.min_size, test.max_size, test.divisible
+        )
+        found = self.detect(batch, sizes)
+        number, exact = torch.stack((found.valid.sum(1), found.exact)).tolist()  # the only wait
+        if not all(exact):
+            found = self.detect(batch, sizes, exact=True)
+            number = found.valid.sum(1).tolist()
+        own = torch.tensor([image.shape[1:] for image in images], device=device)
+        boxes = found.boxes * (own / sizes).flip(1).repeat(1, 2)[:, None]
+        return [
+            {
+                "boxes": boxes[i, :n],
+                "scores": found.scores[i, :n],
+                "labels": found.labels[i, :n] + 1,
+            }
+            for i, n in enumerate(number)
+        ]
+
+
+def _join(proposals: Proposals, extra: PaddedBoxes, sizes: Tensor) -> Proposals:
+    rank = torch.where(extra.valid, torch.inf, -torch.inf)
+    return Proposals(
+        torch.cat((proposals.boxes, clip(extra.boxes, sizes)), 1),
+        torch.cat((proposals.logits, rank), 1),
+        torch.cat((proposals.valid, extra.valid), 1),
+        proposals.settled,
+    )

@@ -1,0 +1,75 @@
+"""Exact non-maximum suppression of whole batches, without a loop over boxes.
+
+A box is kept unless a better kept one overlaps it. With the boxes sorted, this rule has exactly one
+solution, and repeating it from "all kept" reaches that solution: a box is final after as many
+rounds as its longest chain of suppression, 4 to 8 in practice. A fixed number of rounds needs no
+wait for the device; the flag that says whether the last round still changed something is read
+later, if ever.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from mini_fsod.detector.boxes import pairwise_iou
+
+LARGEST_MATRIX = 2**26  # entries of the overlap matrices made at once
+
+
+def nms(
+    boxes: Tensor,
+    valid: Tensor,
+    threshold: float,
+    group: Tensor | None = None,
+    rounds: int | None = 12,
+) -> tuple[Tensor, Tensor]:
+    """Which boxes survive: keep (B, N) bool, and settled (B,) bool, true where keep is exact.
+
+    boxes (B, N, 4) are sorted, best first; those not valid (B, N) neither suppress nor survive.
+    With `group` (B, N), only boxes of one group suppress each other (classes). `rounds` None
+    repeats until nothing changes, which waits for the device in every round. N = 0 is fine.
+    """
+    images, n = valid.shape
+    step = max(1, LARGEST_MATRIX // max(1, n * n))
+    parts = [
+        _nms_chunk(
+            boxes[i : i + step],
+            valid[i : i + step],
+            threshold,
+            None if group is None else group[i : i + step],
+            rounds,
+        )
+        for i in range(0, images, step)
+    ]
+    return torch.cat([keep for keep, _ in parts]), torch.cat([settled for _, settled in parts])
+
+
+def _nms_chunk(
+    boxes: Tensor, valid: Tensor, threshold: float, group: Tensor | None, rounds: int | None
+) -> tuple[Tensor, Tensor]:
+    n = valid.shape[1]
+    rank = torch.arange(n, device=boxes.device)
+    # suppresses[b, i, j]: j is better than i and overlaps it
+    suppresses = (pairwise_iou(boxes, boxes) > _below(threshold)) & (rank < rank[:, None])
+    if group is not None:
+        suppresses = suppresses & (group[:, :, None] == group[:, None, :])
+    keep = valid
+    done = 0
+    while True:
+        before = keep
+        keep = valid & ~(suppresses & before[:, None, :]).any(-1)
+        done += 1
+        if done == rounds or (rounds is None and torch.equal(keep, before)):
+            return keep, (keep == before).all(-1)
+
+
+def _below(threshold: float) -> float:
+    """The largest float32 not above the threshold.
+
+    torchvision's kernel compares a float32 IoU with a double threshold; so do we, in float32.
+    """
+    mantissa, exponent = math.frexp(threshold)
+    return math.ldexp(math.floor(math.ldexp(mantissa, 24)), exponent - 24)

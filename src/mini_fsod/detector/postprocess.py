@@ -1,0 +1,59 @@
+"""From scores of every proposal and class to the few boxes that are given out."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mini_fsod.detector.batch import Detections
+from mini_fsod.detector.boxes import gather_rows
+from mini_fsod.detector.nms import nms
+
+SMALLEST_SIDE = 1e-2  # a detection's, in pixels
+
+
+def select(
+    boxes: Tensor,
+    scores: Tensor,
+    allowed: Tensor,
+    *,
+    nms_iou: float,
+    detections: int,
+    candidates: int | None,
+    rounds: int | None,
+) -> Detections:
+    """NMS within each class, then the best `detections` of all classes.
+
+    boxes (B, P, C, 4), scores (B, P, C), allowed (B, P, C) bool: the pairs that may be given out,
+    for example those above the score cut (which need not be a cut of these very scores: calibrated
+    ones rank what the raw ones let through).
+
+    NMS sees the best `candidates` pairs. That is exact when no more are allowed, or when they
+    already yield all detections, since a box is only suppressed by better ones; `exact` says
+    whether it was. None takes as many as the fullest image has, which waits for the device.
+    """
+    classes = scores.shape[2]
+    sides = boxes[..., 2:] - boxes[..., :2]
+    allowed = (allowed & (sides >= SMALLEST_SIDE).all(-1)).flatten(1)
+    number = allowed.sum(1)
+    width = min(allowed.shape[1], int(number.max()) if candidates is None else candidates)
+
+    top = scores.flatten(1).masked_fill(~allowed, -torch.inf).topk(width)
+    valid = top.values > -torch.inf
+    best = gather_rows(boxes.flatten(1, 2), top.indices)
+    label = top.indices % classes
+    keep, settled = nms(best, valid, nms_iou, group=label, rounds=rounds)
+    exact = settled & ((number <= width) | (keep.sum(1) >= detections))
+
+    # Already sorted: the kept ones move to the front in their order, padding fills the end.
+    out = min(detections, width)
+    order = torch.argsort((~keep).to(torch.int32), dim=1, stable=True)[:, :out]
+    found = keep.gather(1, order)
+    return Detections(
+        boxes=gather_rows(best, order) * found[..., None],
+        scores=torch.where(found, top.values.gather(1, order), 0.0),
+        labels=torch.where(found, label.gather(1, order), 0),
+        valid=found,
+        proposal=torch.where(found, top.indices.gather(1, order) // classes, 0),
+        exact=exact,
+    )

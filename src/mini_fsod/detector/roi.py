@@ -1,0 +1,101 @@
+"""The heads behind RoIAlign: box head, classifier and boxes, IoU branch."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mini_fsod.detector.settings import Classifier
+
+COSINE_SCALE = 20.0  # TFA's
+
+
+class BoxHead(nn.Module):
+    """Pooled features (R, channels, size, size) to vectors (R, width)."""
+
+    def __init__(self, channels: int, size: int, convs: int, layers: int, width: int) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(
+            nn.Conv2d(channels, channels, 3, padding=1) for _ in range(convs)
+        )
+        widths = [channels * size * size] + [width] * layers
+        self.layers = nn.ModuleList(nn.Linear(widths[i], width) for i in range(layers))
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            elif parameter.dim() == 4:
+                nn.init.kaiming_normal_(parameter, mode="fan_out", nonlinearity="relu")
+            else:
+                nn.init.kaiming_uniform_(parameter, a=1)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        x = pooled
+        for conv in self.convs:
+            x = F.relu(conv(x), inplace=True)
+        x = x.flatten(1)
+        for layer in self.layers:
+            x = F.relu(layer(x), inplace=True)
+        return x
+
+
+class CosineClassifier(nn.Module):
+    """20 times the cosine of a vector with each class's weight; no bias (TFA, Eq. 1)."""
+
+    def __init__(self, width: int, rows: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(rows, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x / (x.norm(dim=-1, keepdim=True) + 1e-5)
+        weight = self.weight / (self.weight.norm(dim=-1, keepdim=True) + 1e-5)
+        return COSINE_SCALE * F.linear(x, weight)
+
+
+class Predictor(nn.Module):
+    """Class logits and class-specific boxes.
+
+    Rows of `classifier`: the background, then the classes. Rows of `boxes`: four a class. New
+    classes are rows appended to both. Runs in float32 whatever the rest does: near 16, bfloat16
+    knows logits only to 0.06, and scores would tie.
+    """
+
+    def __init__(self, width: int, num_classes: int, classifier: Classifier) -> None:
+        super().__init__()
+        self.classifier: nn.Module
+        if classifier == "linear":
+            self.classifier = nn.Linear(width, 1 + num_classes)
+            nn.init.zeros_(self.classifier.bias)
+        else:
+            self.classifier = CosineClassifier(width, 1 + num_classes)
+        self.boxes = nn.Linear(width, 4 * num_classes)
+        nn.init.normal_(self.classifier.weight, std=0.01)
+        nn.init.normal_(self.boxes.weight, std=0.001)
+        nn.init.zeros_(self.boxes.bias)
+
+    def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (R, 1 + C) and deltas (R, C, 4) of vectors (R, width)."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            hidden = hidden.float()
+            deltas = self.boxes(hidden)
+            return self.classifier(hidden), deltas.view(len(deltas), -1, 4)
+
+
+class IoUBranch(nn.Module):
+    """Predicts, for every class alike, the IoU of a region's final box ("IoU Branching
+    Correction").
+
+    Its own two layers on the pooled features and one output, a logit: the sigmoid is the IoU.
+    """
+
+    def __init__(self, channels: int, size: int, width: int) -> None:
+        super().__init__()
+        self.head = BoxHead(channels, size, convs=0, layers=2, width=width)
+        self.predict = nn.Linear(width, 1)
+        nn.init.normal_(self.predict.weight, std=0.01)
+        nn.init.zeros_(self.predict.bias)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """Logits (R,) of pooled features (R, channels, size, size)."""
+        logits: Tensor = self.predict(self.head(pooled))
+        return logits.float().squeeze(-1)

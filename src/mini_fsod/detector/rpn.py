@@ -1,0 +1,95 @@
+"""The region proposal network: its head, and the choice of proposals over a whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mini_fsod.detector.batch import Proposals
+from mini_fsod.detector.boxes import clip, decode, gather_rows
+from mini_fsod.detector.nms import nms
+
+SMALLEST_SIDE = 1e-3  # a proposal's, in pixels
+BOX_WEIGHTS = (1.0, 1.0, 1.0, 1.0)
+
+
+class RPNHead(nn.Module):
+    """Objectness and box deltas of every anchor.
+
+    The last layer of all levels is one matrix product, `per_cell` objectness rows first, then four
+    delta rows an anchor: its output is in the order of the anchors as it is.
+    """
+
+    def __init__(self, channels: int, per_cell: int, convs: int) -> None:
+        super().__init__()
+        self.per_cell = per_cell
+        self.convs = nn.ModuleList(
+            nn.Conv2d(channels, channels, 3, padding=1) for _ in range(convs)
+        )
+        self.predict = nn.Linear(channels, 5 * per_cell)
+        for layer in [*self.convs, self.predict]:
+            nn.init.normal_(layer.weight, std=0.01)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, levels: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Logits (B, A) and deltas (B, A, 4), float32, of levels (B, channels, h, w)."""
+        rows = []
+        for x in levels:
+            for conv in self.convs:
+                x = F.relu(conv(x), inplace=True)
+            rows.append(x.flatten(2).transpose(1, 2))  # (B, h * w, channels), no copy channels-last
+        out = self.predict(torch.cat(rows, dim=1)).float()
+        images = out.shape[0]
+        return (
+            out[..., : self.per_cell].reshape(images, -1),
+            out[..., self.per_cell :].reshape(images, -1, 4),
+        )
+
+
+def propose(
+    logits: Tensor,
+    deltas: Tensor,
+    anchors: Tensor,
+    counts: Sequence[int],
+    sizes: Tensor,
+    *,
+    before_nms: int,
+    after_nms: int,
+    nms_iou: float,
+    score_cut: float,
+    rounds: int | None,
+) -> Proposals:
+    """The best boxes of each level, after NMS within the level, then the best of all levels.
+
+    logits (B, A), deltas (B, A, 4), anchors (A, 4) with `counts` anchors a level, sizes (B, 2)
+    height and width of each image on the canvas: proposals end where the image ends. Always the
+    same number of rows; what there is too little of is padding. No gradient flows.
+    """
+    logits, deltas = logits.detach(), deltas.detach()
+    kept = [min(before_nms, n) for n in counts]
+    best, index = [], []
+    start = 0
+    for n, k in zip(counts, kept, strict=True):
+        top = logits[:, start : start + n].topk(k)
+        best.append(top.values)
+        index.append(top.indices + start)
+        start += n
+    scores, rows = torch.cat(best, 1), torch.cat(index, 1)
+
+    boxes = clip(decode(gather_rows(deltas, rows), anchors[rows], BOX_WEIGHTS), sizes)
+    large = (boxes[..., 2:] - boxes[..., :2] >= SMALLEST_SIDE).all(-1)
+    valid = large & (scores.sigmoid() >= score_cut)
+    results = [
+        nms(b, v, nms_iou, rounds=rounds)
+        for b, v in zip(torch.split(boxes, kept, 1), torch.split(valid, kept, 1), strict=True)
+    ]
+    keep = torch.cat([k for k, _ in results], 1)
+    settled = torch.stack([s for _, s in results]).all(0)
+
+    top = scores.masked_fill(~keep, -torch.inf).topk(min(after_nms, keep.shape[1]))
+    valid = top.values > -torch.inf
+    chosen = gather_rows(boxes, top.indices) * valid[..., None]
+    return Proposals(chosen, top.values, valid, settled)

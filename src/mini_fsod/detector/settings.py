@@ -1,0 +1,139 @@
+"""What a detector is, apart from its weights: small frozen values that travel with a checkpoint.
+
+`DetectorSettings.to_json` and `from_json` are the description stored beside the weights; a detector
+built from it takes the same pictures (normalisation, sizes) and gives the same detections
+(thresholds, numbers of boxes) as the one that was saved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from typing import Any, Literal, TypeVar, get_type_hints
+
+from mini_fsod.errors import UserError, nearest
+
+Norm = Literal["frozen", "group"]
+Classifier = Literal["linear", "cosine"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Normalisation:
+    """How pixels enter the backbone: (pixel * scale - mean) / std, pixel in 0..1.
+
+    `mean` and `std` are in the channel order of `order`; pictures themselves are always RGB.
+    """
+
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    order: Literal["RGB", "BGR"] = "RGB"
+    scale: float = 1.0  # the value of a white pixel: 1, or 255 for Caffe's weights
+
+
+IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CAFFE = Normalisation((103.939, 116.779, 123.68), (1.0, 1.0, 1.0), "BGR", 255.0)
+
+
+@dataclass(frozen=True, slots=True)
+class BackboneSettings:
+    name: str = "resnet50"  # of torchvision (resnet18 .. resnet152), else of timm
+    norm: Norm = "frozen"
+    stride_in_1x1: bool = False  # Caffe's ResNets: the stride sits on the 1x1, not on the 3x3
+    frozen_stages: int = 0  # 0 none, 1 stem, 2 stem and res2, ... 5 the whole backbone
+    normalisation: Normalisation = IMAGENET
+
+
+@dataclass(frozen=True, slots=True)
+class RPNSettings:
+    """Numbers of protocol.md, section 2; `*_train` in `losses`, `*_test` in `detect`."""
+
+    anchor_sizes: tuple[tuple[float, ...], ...] = ((32,), (64,), (128,), (256,), (512,))  # P2 .. P6
+    ratios: tuple[float, ...] = (0.5, 1.0, 2.0)  # height / width
+    convs: int = 1
+    before_nms_train: int = 2000  # a level
+    before_nms_test: int = 1000
+    after_nms_train: int = 1000  # an image
+    after_nms_test: int = 1000
+    nms: float = 0.7
+    score_cut: float = 0.0
+    positive_iou: float = 0.7
+    negative_iou: float = 0.3
+    samples: int = 256
+    positive_share: float = 0.5
+    beta: float = 1 / 9  # of smooth-L1
+
+
+@dataclass(frozen=True, slots=True)
+class RoISettings:
+    size: int = 7  # RoIAlign's output cells a side
+    sampling_ratio: int = 2
+    convs: int = 0  # 3x3 convolutions before the fully connected layers of the head
+    layers: int = 2  # fully connected layers of the head
+    width: int = 1024
+    box_weights: tuple[float, float, float, float] = (10.0, 10.0, 5.0, 5.0)
+    positive_iou: float = 0.5
+    negative_iou: float = 0.5
+    samples: int = 512
+    positive_share: float = 0.25
+    beta: float = 1 / 9  # of smooth-L1
+    iou_weight: float = 0.5  # the paper's beta, Eq. 8
+
+
+@dataclass(frozen=True, slots=True)
+class TestSettings:
+    __test__ = False  # the name is not pytest's business
+
+    score_cut: float = 0.05
+    nms: float = 0.5
+    detections: int = 100
+    candidates: int = 1024  # (proposal, class) pairs that enter NMS; see postprocess.select
+    min_size: int = 800
+    max_size: int = 1333
+    divisible: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class DetectorSettings:
+    num_classes: int  # foreground classes; the background is not counted
+    backbone: BackboneSettings = BackboneSettings()
+    channels: int = 256  # of the pyramid
+    classifier: Classifier = "linear"
+    iou_branch: bool = False
+    nms_rounds: int = 12
+    rpn: RPNSettings = RPNSettings()
+    roi: RoISettings = RoISettings()
+    test: TestSettings = TestSettings()
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> DetectorSettings:
+        return _rebuild(cls, data)
+
+
+def _rebuild(kind: type[T], data: Any) -> T:
+    """A settings dataclass from plain JSON: nested objects, lists as tuples, no unknown key."""
+    if not isinstance(data, dict):
+        raise UserError(f"{kind.__name__} must be an object, not {data!r}.", "Save it again.")
+    hints = get_type_hints(kind)
+    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    for key in data:
+        if key not in known:
+            raise UserError(
+                f'{kind.__name__} has no key "{key}".{nearest(key, known)}',
+                f"Known: {', '.join(known)}.",
+            )
+    values = {
+        key: _rebuild(hints[key], value) if is_dataclass(hints[key]) else _tuples(value)
+        for key, value in data.items()
+    }
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise UserError(f"{kind.__name__} is not complete: {error}.", "Save it again.") from error
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(v) for v in value) if isinstance(value, list | tuple) else value

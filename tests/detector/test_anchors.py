@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.image_list import ImageList
+
+from mini_fsod.detector.anchors import canvas_anchors, grids, level_counts
+from mini_fsod.errors import UserError
+
+
+@pytest.mark.parametrize("canvas", [(320, 448), (352, 96), (32, 32)])
+def test_anchors_are_torchvisions(canvas: tuple[int, int]) -> None:
+    sizes = tuple((s, s * 1.26) for s in (32, 64, 128, 256, 512))
+    ratios = (0.5, 1.0, 2.0)
+    maps = [torch.zeros(1, 1, rows, columns) for rows, columns in grids(canvas)]
+    images = ImageList(torch.zeros(1, 3, *canvas), [canvas])
+    wanted = AnchorGenerator(sizes, (ratios,) * 5)(images, maps)[0]
+    found = canvas_anchors(canvas, sizes, ratios, torch.device("cpu"))
+    assert found.dtype == torch.float32
+    assert torch.equal(found, wanted)
+    assert sum(level_counts(canvas, 6)) == len(found)
+
+
+def test_counts_by_hand() -> None:
+    # 320 x 448: 80 x 112, 40 x 56, 20 x 28, 10 x 14 and 5 x 7 cells of three anchors
+    assert level_counts((320, 448), 3) == [26880, 6720, 1680, 420, 105]
+
+
+def test_a_canvas_that_does_not_divide_is_refused() -> None:
+    with pytest.raises(UserError, match="320 x 450"):
+        grids((320, 450))

@@ -1,0 +1,129 @@
+"""Small tables worked by hand; equality with torchvision is in test_convert.py."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from mini_fsod.detector.batch import Regions, RoIOutputs, Samples, Targets
+from mini_fsod.detector.losses import iou_loss, roi_losses, rpn_losses
+from mini_fsod.detector.matching import Matches
+
+ONE = (1.0, 1.0, 1.0, 1.0)
+BOX = [0.0, 0.0, 10.0, 10.0]
+
+
+def targets(**weights: Tensor) -> Targets:
+    """Image 0 has a box of class 1, image 1 has none; the second row is padding."""
+    return Targets(
+        torch.tensor([[BOX, [0.0] * 4], [[0.0] * 4] * 2]),
+        torch.tensor([[1, 0], [0, 0]]),
+        torch.tensor([[True, False], [False, False]]),
+        **weights,
+    )
+
+
+def rpn_case(valid: list[list[bool]], **weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Three anchors; the first of image 0 is positive, moved by one width: delta 1, 0, 0, 0."""
+    anchors = torch.tensor([[-10.0, 0.0, 0.0, 10.0], [50.0, 0.0, 60.0, 10.0], [0.0, 0.0, 9.0, 9.0]])
+    logits = torch.zeros(2, 3, requires_grad=True)
+    deltas = torch.zeros(2, 3, 4, requires_grad=True)
+    positive = torch.tensor([[True, False, False], [False] * 3])
+    matches = Matches(torch.zeros(2, 3).long(), positive.float(), positive, ~positive)
+    samples = Samples(torch.tensor([[0, 1, 2], [1, 2, 0]]), torch.tensor(valid))
+    losses = rpn_losses(logits, deltas, anchors, targets(**weights), matches, samples, ONE, 1 / 9)
+    return *losses, logits, deltas
+
+
+def test_rpn_losses_are_means_over_real_samples_only() -> None:
+    # Each entropy is log 2. The box error is |1| - beta / 2. Of six slots three are real.
+    objectness, box, _, deltas = rpn_case([[True, True, False], [True, False, False]])
+    assert objectness.item() == pytest.approx(math.log(2))
+    assert box.item() == pytest.approx((1 - 1 / 18) / 3)
+    box.backward()
+    assert deltas.grad is not None
+    assert deltas.grad[0, 0].tolist() == pytest.approx([-1 / 3, 0, 0, 0])
+    assert not deltas.grad[1].any()
+
+
+def test_no_sample_at_all_is_a_loss_of_zero() -> None:
+    objectness, box, logits, deltas = rpn_case([[False] * 3] * 2)
+    assert (objectness.item(), box.item()) == (0.0, 0.0)
+    (objectness + box).backward()
+    assert not logits.grad.any()
+    assert not deltas.grad.any()
+
+
+def test_weights_of_boxes_scale_their_samples_only() -> None:
+    weights = torch.tensor([[3.0, 9.0], [9.0, 9.0]])
+    valid = [[True, True, False], [True, False, False]]
+    objectness, box, *_ = rpn_case(valid, weights=weights)
+    assert objectness.item() == pytest.approx(math.log(2) * (3 + 1 + 1) / 3)
+    assert box.item() == pytest.approx(3 * (1 - 1 / 18) / 3)
+    objectness, box, *_ = rpn_case(valid, weights=weights, box_weights=weights * 0)
+    assert objectness.item() == pytest.approx(math.log(2) * 5 / 3)
+    assert box.item() == 0.0
+
+
+def roi_case() -> tuple[RoIOutputs, Regions]:
+    """Image 0: the ground truth itself, a background RoI, padding. Image 1: one background RoI."""
+    nothing = [0.0] * 4
+    rois = torch.tensor(
+        [[BOX, [50.0, 0.0, 60.0, 10.0], nothing], [nothing, [9.0, 9.0, 20.0, 20.0], nothing]]
+    )
+    positive = torch.tensor([[True, False, False], [False, False, False]])
+    valid = torch.tensor([[True, True, False], [False, True, False]])
+    outputs = RoIOutputs(
+        torch.zeros(2, 3, 3, requires_grad=True),
+        torch.full((2, 3, 2, 4), 0.5, requires_grad=True),
+        torch.zeros(2, 3, requires_grad=True),
+    )
+    return outputs, Regions(rois, torch.zeros(2, 3).long(), torch.zeros(2, 3), positive, valid)
+
+
+def test_roi_losses_by_hand() -> None:
+    outputs, regions = roi_case()
+    classifier, box_reg = roi_losses(outputs, regions, targets(), ONE, 0.1)
+    assert classifier.item() == pytest.approx(math.log(3))  # three real samples, three rows each
+    assert box_reg.item() == pytest.approx(4 * (0.5 - 0.05) / 3)  # beta 0.1, deltas 0.5, wanted 0
+    (classifier + box_reg).backward()
+    assert outputs.logits.grad is not None
+    # Label 1 is row 2 of the classifier; the background is row 0.
+    assert outputs.logits.grad[0, 0].tolist() == pytest.approx([1 / 9, 1 / 9, -2 / 9])
+    assert outputs.logits.grad[0, 1].tolist() == pytest.approx([-2 / 9, 1 / 9, 1 / 9])
+    assert not outputs.logits.grad[~regions.valid].any()
+    assert outputs.deltas.grad is not None
+    assert outputs.deltas.grad.abs().sum((0, 1, 3)).tolist() == pytest.approx([0, 4 / 3])
+    assert torch.isfinite(outputs.deltas.grad).all()
+
+
+def test_iou_loss_by_hand() -> None:
+    """Image 0: one positive, whose final box has IoU 0.5 with the truth, and as many negatives,
+    the first of two, of IoU 0.2. Image 1 has no positive, so none of its negatives counts.
+    """
+    outputs, regions = roi_case()
+    outputs = outputs._replace(deltas=torch.zeros(2, 3, 2, 4))
+    half = [0.0, 0.0, 10.0, 5.0]
+    regions = regions._replace(
+        rois=torch.tensor([[half, BOX, BOX]] * 2),
+        iou=torch.tensor([[0.9, 0.2, 0.3]] * 2),
+        valid=torch.ones(2, 3, dtype=torch.bool),
+    )
+    loss = iou_loss(outputs, regions, targets(), torch.tensor([[50, 50]] * 2), ONE)
+    assert loss.item() == pytest.approx(((0.5 - 0.5) ** 2 + (0.5 - 0.2) ** 2) / 2)
+    loss.backward()
+    assert outputs.iou is not None
+    assert outputs.iou.grad is not None
+    assert (outputs.iou.grad != 0).tolist() == [[False, True, False], [False] * 3]
+
+
+def test_iou_loss_without_positives_is_zero() -> None:
+    outputs, regions = roi_case()
+    regions = regions._replace(positive=torch.zeros(2, 3, dtype=torch.bool))
+    loss = iou_loss(outputs, regions, targets(), torch.tensor([[9, 9]] * 2), ONE)
+    assert loss.item() == 0.0
+    loss.backward()
+    assert not outputs.iou.grad.any()

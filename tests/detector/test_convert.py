@@ -211,7 +211,7 @@ def test_losses_and_gradients_are_torchvisions(
     pairs = {
         "classifier": (detector.predictor.classifier.weight, predictor.cls_score.weight.grad),
         "boxes": (detector.predictor.boxes.weight, predictor.bbox_pred.weight.grad[4:]),
-        "fc6": (detector.box_head.layers[0].weight, model.roi_heads.box_head.fc6.weight.grad),
+        "fc7": (detector.box_head.layers[1].weight, model.roi_heads.box_head.fc7.weight.grad),
         "rpn": (detector.rpn_head.convs[0].weight, model.rpn.head.conv[0][0].weight.grad),
         "fpn": (detector.fpn.inner[0].weight, model.backbone.fpn.inner_blocks[0][0].weight.grad),
         "res3": (detector.backbone.layer2[0].conv1.weight, body.layer2[0].conv1.weight.grad),

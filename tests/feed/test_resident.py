@@ -207,6 +207,7 @@ def test_real_pictures_need_no_resampling(tmp_path: Path) -> None:
     assert seen == 36
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("size", [(30, 40), (36, 48)])
 def test_the_gpu_gives_the_same_and_is_not_waited_for(size: tuple[int, int]) -> None:

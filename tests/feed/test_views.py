@@ -241,6 +241,7 @@ def test_any_number_of_ranks_draws_the_same() -> None:
     assert torch.equal(torch.cat(parts), whole)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_the_gpu_gives_the_same_and_is_not_waited_for() -> None:
     images, sizes = weak_view()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -14,6 +15,27 @@ def is_of(data: Dataset, names: tuple[str, ...]) -> Bools:
     """(B,) whether each box is of one of these classes."""
     wanted = np.array([c in names for c in data.classes], dtype=np.bool_)
     return wanted[data.boxes.label] if len(wanted) else np.zeros(0, dtype=np.bool_)
+
+
+def arranged(data: Dataset, labels: LabelMap) -> Dataset:
+    """Classes in the order of the label map, the order of a detector's outputs.
+
+    Classes of the map that the data lacks are there too, without boxes; all others are left out.
+    """
+    boxes = data.boxes.take(is_of(data, labels.classes))
+    numbers = dict(zip(data.classes, data.category_ids, strict=True))
+    spare = max(data.category_ids, default=0) + 1
+    place = np.array([_place(c, labels.classes) for c in data.classes], dtype=np.int64)
+    return replace(
+        data,
+        classes=labels.classes,
+        category_ids=tuple(numbers.get(c, spare + i) for i, c in enumerate(labels.classes)),
+        boxes=replace(boxes, label=place[boxes.label]) if len(boxes) else boxes,
+    )
+
+
+def _place(name: str, names: tuple[str, ...]) -> int:
+    return names.index(name) if name in names else -1
 
 
 def base_set(data: Dataset, labels: LabelMap, images: Literal["base", "all"] = "base") -> Dataset:

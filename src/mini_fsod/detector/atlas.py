@@ -1,9 +1,8 @@
-"""RoIAlign on the whole pyramid in one call.
+"""RoIAlign on the whole pyramid in one call: nothing is sorted by level, no shape depends on data.
 
-The levels lie side by side in one tensor, the atlas: P2 on the left, P3 to P5 below each other on
-its right. Every RoI is moved into its level's place, so that nothing is sorted by level and no
-shape depends on the data. Same result as torchvision's MultiScaleRoIAlign.
-"""
+On CUDA our own kernel reads all levels as one list of cells. Elsewhere torchvision's RoIAlign works
+on an atlas, the levels side by side in one tensor: P2 on the left, P3 to P5 below each other on its
+right, every RoI moved into its level's place. Same result as torchvision's MultiScaleRoIAlign."""
 
 from __future__ import annotations
 
@@ -55,11 +54,47 @@ def _with_border(level: Tensor) -> Tensor:
 
 
 def pool(levels: Sequence[Tensor], boxes: Tensor, size: int, sampling_ratio: int) -> Tensor:
-    """RoI features (B, R, C, size, size), float32, of boxes (B, R, 4) on P2 to P5.
+    """RoI features (B, R, C, size, size) of boxes (B, R, 4) on P2 to P5.
 
-    The one place where RoIAlign is called. Boxes lie inside the canvas; zero boxes (padding) are
-    pooled like any other; R = 0 is fine.
+    Boxes lie inside the canvas; zero boxes (padding) are pooled like any other; R = 0 is fine.
+    On CUDA our own kernel reads the levels as they are, and the result is channels-last.
     """
+    if boxes.is_cuda:
+        return pool_on_cells(levels, boxes, size, sampling_ratio)
+    return pool_on_atlas(levels, boxes, size, sampling_ratio)
+
+
+def pool_on_cells(
+    levels: Sequence[Tensor], boxes: Tensor, size: int, sampling_ratio: int
+) -> Tensor:
+    """All levels of all images as one list of cells (N, C), in the levels' own precision."""
+    from mini_fsod.detector.kernels import pool_cells  # Triton is there where CUDA is
+
+    cells = torch.cat([level.permute(0, 2, 3, 1).flatten(1, 2) for level in levels], dim=1)
+    images, regions = boxes.shape[:2]
+    level = roi_levels(boxes)
+    starts = [0]
+    for one in levels:
+        starts.append(starts[-1] + one.shape[2] * one.shape[3])
+    first = _pick(level, starts[:-1]).long()
+    first = first + torch.arange(images, device=boxes.device)[:, None] * starts[-1]
+    height, width = (_pick(level, [x.shape[d] for x in levels]).long() for d in (2, 3))
+    scaled = boxes / _pick(level, STRIDES)[..., None]
+    side = (scaled[..., 2:] - scaled[..., :2]).clamp(min=1)  # as aligned=False does
+    pooled: Tensor = pool_cells(
+        cells.flatten(0, 1),
+        torch.stack((first, height, width), dim=-1).flatten(0, 1),
+        torch.cat((scaled[..., :2], side / size), dim=-1).flatten(0, 1),
+        size,
+        sampling_ratio,
+    )
+    return pooled.permute(0, 3, 1, 2).view(images, regions, cells.shape[2], size, size)
+
+
+def pool_on_atlas(
+    levels: Sequence[Tensor], boxes: Tensor, size: int, sampling_ratio: int
+) -> Tensor:
+    """With torchvision's RoIAlign, in float32."""
     atlas, places = build_atlas(levels)
     images, regions = boxes.shape[:2]
     level = roi_levels(boxes)

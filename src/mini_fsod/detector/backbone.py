@@ -26,10 +26,10 @@ GROUPS = 32  # of GroupNorm
 
 
 class FoldedConv(nn.Module):
-    """A convolution and the frozen BatchNorm behind it, as one convolution.
+    """A convolution, the frozen BatchNorm behind it, and what may follow: a sum, a ReLU.
 
     The norm's factor goes into the weight at every call: the weight alone learns, its gradient is
-    that of convolution and norm in a row, and no activation is touched twice.
+    that of convolution and norm in a row. The rest is one pass over the convolution's output.
     """
 
     scale: Tensor
@@ -43,15 +43,43 @@ class FoldedConv(nn.Module):
         self.register_buffer("shift", shift)
         self.stride, self.padding, self.groups = conv.stride, conv.padding, conv.groups
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.conv2d(
+    def forward(self, x: Tensor, residual: Tensor | None = None, relu: bool = False) -> Tensor:
+        x = F.conv2d(
             x,
             self.weight * self.scale,
-            self.shift,
             stride=self.stride,
             padding=self.padding,
             groups=self.groups,
         )
+        if x.is_cuda:
+            from mini_fsod.detector.kernels import finish  # Triton is there where CUDA is
+
+            finished: Tensor = finish(x, self.shift, residual, relu)
+            return finished
+        x = x + self.shift.to(x.dtype).view(1, -1, 1, 1)
+        if residual is not None:
+            x = x + residual
+        return F.relu(x) if relu else x
+
+
+class FoldedBlock(nn.Module):
+    """A residual block of torchvision's ResNets, of folded convolutions; same parameter names."""
+
+    def __init__(self, block: Any) -> None:
+        super().__init__()
+        names = [n for n in ("conv1", "conv2", "conv3") if hasattr(block, n)]
+        for name in names:
+            conv, norm = getattr(block, name), getattr(block, name.replace("conv", "bn"))
+            setattr(self, name, FoldedConv(conv, norm))
+        *self.before, self.last = names
+        self.downsample = block.downsample and nn.Sequential(FoldedConv(*block.downsample))
+
+    def forward(self, x: Tensor) -> Tensor:
+        residual = x if self.downsample is None else self.downsample(x)
+        for name in self.before:
+            x = getattr(self, name)(x, relu=True)
+        out: Tensor = getattr(self, self.last)(x, residual, relu=True)
+        return out
 
 
 def norm_factors(norm: nn.BatchNorm2d | FrozenBatchNorm2d) -> tuple[Tensor, Tensor]:
@@ -63,23 +91,6 @@ def norm_factors(norm: nn.BatchNorm2d | FrozenBatchNorm2d) -> tuple[Tensor, Tens
     return scale, norm.bias.detach() - mean * scale
 
 
-def fold_batch_norms(module: nn.Module) -> None:
-    """Replace every convolution followed by a BatchNorm inside `module`, in place.
-
-    Relies on torchvision's ResNets: convN is followed by bnN, and a norm directly follows its
-    convolution in a Sequential.
-    """
-    for parent in list(module.modules()):
-        children = list(parent.named_children())
-        for name, child in children:
-            if not isinstance(child, nn.BatchNorm2d | FrozenBatchNorm2d):
-                continue
-            conv_name = name.replace("bn", "conv") if "bn" in name else str(int(name) - 1)
-            conv = getattr(parent, conv_name)
-            setattr(parent, conv_name, FoldedConv(conv, child))
-            setattr(parent, name, nn.Identity())
-
-
 class ResNet(nn.Module):
     """A torchvision ResNet without its classifier; its parameters keep torchvision's names."""
 
@@ -88,7 +99,11 @@ class ResNet(nn.Module):
         self.conv1, self.bn1 = net.conv1, net.bn1
         self.layer1, self.layer2 = net.layer1, net.layer2
         self.layer3, self.layer4 = net.layer3, net.layer4
-        fold_batch_norms(self)
+        self.folded = isinstance(net.bn1, nn.BatchNorm2d | FrozenBatchNorm2d)
+        if self.folded:
+            self.conv1, self.bn1 = FoldedConv(net.conv1, net.bn1), nn.Identity()
+            for name in STAGES[1:]:
+                setattr(self, name, nn.Sequential(*map(FoldedBlock, getattr(net, name))))
         last = [layer[-1] for layer in (self.layer1, self.layer2, self.layer3, self.layer4)]
         self.channels = [getattr(block, "conv3", block.conv2).weight.shape[0] for block in last]
         for stage in [(self.conv1, self.bn1), *[(getattr(self, s),) for s in STAGES[1:]]][
@@ -98,7 +113,7 @@ class ResNet(nn.Module):
                 part.requires_grad_(False)
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        x = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        x = self.conv1(x, relu=True) if self.folded else F.relu(self.bn1(self.conv1(x)))
         x = F.max_pool2d(x, kernel_size=3, stride=2, padding=1)
         maps = []
         for layer in (self.layer1, self.layer2, self.layer3, self.layer4):

@@ -65,7 +65,12 @@ def from_torchvision(model: FasterRCNN) -> Detector:
     ):
         for conv, block in zip(ours, theirs, strict=True):
             _copy(conv, *_folded(block))
-    for layer, linear in zip(detector.box_head.layers, _linears(roi.box_head), strict=True):
+    first, *others = _linears(roi.box_head)
+    side = detector.settings.roi.size
+    by_channel = first.weight.view(first.out_features, -1, side, side)
+    cells_first = by_channel.permute(0, 2, 3, 1).flatten(1)
+    _copy(detector.box_head.layers[0], cells_first, first.bias)
+    for layer, linear in zip(detector.box_head.layers[1:], others, strict=True):
         _copy(layer, linear.weight, linear.bias)
     _copy(
         detector.rpn_head.predict,

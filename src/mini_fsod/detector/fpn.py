@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch.nn.functional as F
 from torch import Tensor, nn
+
+
+def add_enlarged(fine: Tensor, coarse: Tensor) -> Tensor:
+    """fine (B, C, 2h, 2w) plus coarse (B, C, h, w) enlarged twofold by repeating its cells.
+
+    The repeated cells are never written, and the sum stays in the maps' own precision, which
+    autocast takes from `interpolate`.
+    """
+    images, channels, height, width = coarse.shape
+    blocks = fine.view(images, channels, height, 2, width, 2)
+    return (blocks + coarse[:, :, :, None, :, None]).flatten(4, 5).flatten(2, 3)
 
 
 class FeaturePyramid(nn.Module):
@@ -23,7 +33,6 @@ class FeaturePyramid(nn.Module):
         top = self.inner[-1](maps[-1])
         levels = [self.outer[-1](top)]
         for i in range(len(maps) - 2, -1, -1):
-            side = self.inner[i](maps[i])
-            top = side + F.interpolate(top, size=side.shape[2:], mode="nearest")
+            top = add_enlarged(self.inner[i](maps[i]), top)
             levels.insert(0, self.outer[i](top))
         return [*levels, levels[-1][:, :, ::2, ::2]]

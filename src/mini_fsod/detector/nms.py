@@ -4,14 +4,16 @@ A box is kept unless a better kept one overlaps it. With the boxes sorted, this 
 solution, and repeating it from "all kept" reaches that solution: a box is final after as many
 rounds as its longest chain of suppression, 4 to 8 in practice. A fixed number of rounds needs no
 wait for the device; the flag that says whether the last round still changed something is read
-later, if ever.
+later, if ever. On CUDA a kernel of our own comes to rest by itself (`kernels.py`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mini_fsod.detector.boxes import pairwise_iou
@@ -32,6 +34,12 @@ def nms(
     With `group` (B, N), only boxes of one group suppress each other (classes). `rounds` None
     repeats until nothing changes, which waits for the device in every round. N = 0 is fine.
     """
+    if boxes.is_cuda:
+        from mini_fsod.detector.kernels import suppress  # Triton is there where CUDA is
+
+        within = torch.zeros_like(valid, dtype=torch.int32) if group is None else group
+        keep = suppress(boxes, valid, within, _below(threshold))
+        return keep, keep.new_ones(len(keep))
     images, n = valid.shape
     step = max(1, LARGEST_MATRIX // max(1, n * n))
     parts = [
@@ -45,6 +53,26 @@ def nms(
         for i in range(0, images, step)
     ]
     return torch.cat([keep for keep, _ in parts]), torch.cat([settled for _, settled in parts])
+
+
+def nms_parts(
+    boxes: Tensor, valid: Tensor, counts: Sequence[int], threshold: float, rounds: int | None = 12
+) -> tuple[Tensor, Tensor]:
+    """NMS within each part of (B, N, 4), parts of `counts` boxes one behind the other."""
+    sizes = list(counts)
+    parts = list(zip(torch.split(boxes, sizes, 1), torch.split(valid, sizes, 1), strict=True))
+    if not boxes.is_cuda:
+        results = [nms(b, v, threshold, rounds=rounds) for b, v in parts]
+        keep = torch.cat([keep for keep, _ in results], 1)
+        return keep, torch.stack([settled for _, settled in results]).all(0)
+    # padded to the longest, all parts of all images are one launch
+    longest = max(counts)
+    padded = torch.stack([F.pad(b, (0, 0, 0, longest - b.shape[1])) for b, _ in parts], 1)
+    there = torch.stack([F.pad(v, (0, longest - v.shape[1])) for _, v in parts], 1)
+    keep, settled = nms(padded.flatten(0, 1), there.flatten(0, 1), threshold)
+    by_part = keep.view(len(boxes), len(sizes), longest).unbind(1)
+    keep = torch.cat([k[:, :n] for k, n in zip(by_part, sizes, strict=True)], 1)
+    return keep, settled.view(len(boxes), -1).all(1)
 
 
 def _nms_chunk(

@@ -12,7 +12,11 @@ COSINE_SCALE = 20.0  # TFA's
 
 
 class BoxHead(nn.Module):
-    """Pooled features (R, channels, size, size) to vectors (R, width)."""
+    """Pooled features (R, channels, size, size) to vectors (R, width).
+
+    The first layer reads the channels of a cell side by side, as pooling on CUDA leaves them in
+    memory; torchvision's reads the cells of a channel.
+    """
 
     def __init__(self, channels: int, size: int, convs: int, layers: int, width: int) -> None:
         super().__init__()
@@ -33,7 +37,7 @@ class BoxHead(nn.Module):
         x = pooled
         for conv in self.convs:
             x = F.relu(conv(x), inplace=True)
-        x = x.flatten(1)
+        x = x.permute(0, 2, 3, 1).flatten(1)
         for layer in self.layers:
             x = F.relu(layer(x), inplace=True)
         return x

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mini_fsod.detector.batch import Proposals
 from mini_fsod.detector.boxes import clip, decode, gather_rows
-from mini_fsod.detector.nms import nms
+from mini_fsod.detector.nms import nms_parts
 
 SMALLEST_SIDE = 1e-3  # a proposal's, in pixels
 BOX_WEIGHTS = (1.0, 1.0, 1.0, 1.0)
@@ -82,12 +82,7 @@ def propose(
     boxes = clip(decode(gather_rows(deltas, rows), anchors[rows], BOX_WEIGHTS), sizes)
     large = (boxes[..., 2:] - boxes[..., :2] >= SMALLEST_SIDE).all(-1)
     valid = large & (scores.sigmoid() >= score_cut)
-    results = [
-        nms(b, v, nms_iou, rounds=rounds)
-        for b, v in zip(torch.split(boxes, kept, 1), torch.split(valid, kept, 1), strict=True)
-    ]
-    keep = torch.cat([k for k, _ in results], 1)
-    settled = torch.stack([s for _, s in results]).all(0)
+    keep, settled = nms_parts(boxes, valid, kept, nms_iou, rounds)
 
     top = scores.masked_fill(~keep, -torch.inf).topk(min(after_nms, keep.shape[1]))
     valid = top.values > -torch.inf

@@ -1,0 +1,1 @@
+"""Training: the step, and later the loop around it."""

@@ -1,0 +1,81 @@
+"""Run by test_kernels.py: python kernel_checks.py cpu|cuda"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from torch import Tensor
+
+from mini_fsod.detector import kernels
+from mini_fsod.detector.atlas import pool_on_atlas, pool_on_cells
+from mini_fsod.detector.nms import _nms_chunk
+
+
+def random_boxes(images: int, n: int, width: float, height: float, seed: int) -> Tensor:
+    rng = torch.Generator().manual_seed(seed)
+    size = torch.tensor([width, height])
+    side = size * torch.rand(images, n, 2, generator=rng) ** 2
+    side[:, ::5, 0] *= 0.01  # slivers
+    corner = (size - side) * torch.rand(images, n, 2, generator=rng)
+    corner[:, ::4] = (size - side)[:, ::4]  # at the lower right edge
+    return torch.cat((corner, corner + side), -1)
+
+
+def check_suppress(device: str) -> None:
+    for n in (0, 1, 64, 65, 1500 if device == "cuda" else 140):
+        for groups in (1, 3):
+            boxes = random_boxes(2, n, 60.0, 50.0, seed=n).to(device)
+            rng = torch.Generator().manual_seed(n)
+            valid = (torch.rand(2, n, generator=rng) > 0.1).to(device)
+            group = torch.randint(0, groups, (2, n), generator=rng).to(device)
+            keep = kernels.suppress(boxes, valid, group, 0.5)
+            wanted, settled = _nms_chunk(boxes, valid, 0.5, group, rounds=None)
+            assert settled.all()
+            assert torch.equal(keep, wanted), (n, groups)
+
+
+def check_pool(device: str) -> None:
+    canvas, channels, number = (96, 128), 12, 20
+    boxes = random_boxes(2, number, canvas[1], canvas[0], seed=1).to(device)
+    boxes[:, -1] = 0  # padding
+    torch.manual_seed(0)
+    levels = [
+        torch.randn(2, channels, canvas[0] // s, canvas[1] // s, device=device)
+        for s in (4, 8, 16, 32)
+    ]
+    weight = torch.randn(2, number, channels, 7, 7, device=device)
+    results = []
+    for way in (pool_on_cells, pool_on_atlas):
+        own = [level.clone().requires_grad_() for level in levels]
+        pooled = way(own, boxes, 7, 2)
+        (pooled * weight).sum().backward()
+        results.append([pooled.detach(), *(level.grad for level in own)])
+    for ours, plain in zip(*results, strict=True):
+        torch.testing.assert_close(ours, plain, atol=1e-3, rtol=1e-4)
+    assert pool_on_cells(levels, boxes[:, :0], 7, 2).shape == (2, 0, channels, 7, 7)
+
+
+def check_finish(device: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 12, 5, 7, device=device)
+    other = torch.randn(2, 12, 5, 7, device=device).contiguous(memory_format=torch.channels_last)
+    shift, weight = torch.randn(12, device=device), torch.randn(2, 12, 5, 7, device=device)
+    for residual, relu in ((None, True), (other, True), (other, False), (None, False)):
+        a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+        rest = None if residual is None else residual.clone().requires_grad_()
+        out = kernels.finish(a, shift, rest, relu)
+        wanted = b + shift.view(1, -1, 1, 1) + (0 if residual is None else residual)
+        wanted = wanted.relu() if relu else wanted
+        (out * weight).sum().backward()
+        (wanted * weight).sum().backward()
+        torch.testing.assert_close(out, wanted)
+        torch.testing.assert_close(a.grad, b.grad)
+        if rest is not None:
+            torch.testing.assert_close(rest.grad, b.grad)
+
+
+if __name__ == "__main__":
+    check_finish(sys.argv[1])
+    check_suppress(sys.argv[1])
+    check_pool(sys.argv[1])

@@ -1,0 +1,39 @@
+"""The CUDA kernels against their plain counterparts; without a GPU in Triton's interpreter.
+
+The interpreter must be chosen before Triton is imported, so these tests run in a process of their
+own; on a machine with a GPU they run on it as well.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+CHECKS = Path(__file__).with_name("kernel_checks.py")
+
+
+def run(device: str, **variables: str) -> None:
+    pytest.importorskip("triton", reason="Triton is not there for this platform")
+    done = subprocess.run(
+        [sys.executable, str(CHECKS), device],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_in_the_interpreter() -> None:
+    run("cpu", TRITON_INTERPRET="1")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_on_the_gpu() -> None:
+    run("cuda")

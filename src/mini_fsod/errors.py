@@ -40,7 +40,8 @@ class DataError(UserError):
 
     def __init__(self, problems: Sequence[Problem], fix: str = "") -> None:
         first = problems[0]
-        more = f" (and {len(problems) - 1:,} more problems)" if len(problems) > 1 else ""
+        others = len(problems) - 1
+        more = f" (and {others:,} more problem{'s' * (others > 1)})" if others else ""
         super().__init__(f"{first}{more}", fix or f"{first.fix}.")
         self.problems = tuple(problems)
 

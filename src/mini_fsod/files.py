@@ -1,24 +1,69 @@
-"""Files written whole or not at all."""
+"""Files read without surprises, and written whole or not at all."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from mini_fsod.errors import UserError
 
 
+def mode(path: Path) -> int:
+    """Type and rights of a file, 0 if there is none that can be looked at.
+
+    Never raises, whatever the name: too long, with a NUL, not text, a loop of links.
+    """
+    try:
+        return path.stat().st_mode
+    except (OSError, ValueError):
+        return 0
+
+
+def is_file(path: Path) -> bool:
+    return stat.S_ISREG(mode(path))
+
+
+def is_folder(path: Path) -> bool:
+    return stat.S_ISDIR(mode(path))
+
+
+def real(path: Path) -> Path:
+    """The path without links and dots; one that cannot be followed stays as it is."""
+    try:
+        return path.resolve()
+    except (OSError, ValueError, RuntimeError):
+        return path
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open for reading. Folders, pipes and devices are an OSError: a pipe would wait for ever."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        return path.open("rb")
+    except ValueError:  # a NUL in the name, or no text
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from None
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write beside `path` and rename: a killed process leaves the old file or none, never half."""
+    if mode(path) and not is_file(path):
+        raise UserError(
+            f"{path}: cannot be written (it exists and is no regular file).",
+            "Choose another place.",
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise UserError(
-            f"{path}: cannot be written ({error.strerror}).", "Choose another place."
+            f"{path}: cannot be written ({getattr(error, 'strerror', error)}).",
+            "Choose another place.",
         ) from None
     try:
         with os.fdopen(handle, "wb") as target:
@@ -36,7 +81,15 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """JSON without NaN, a record of a list a line, the same bytes on every machine."""
-    write_bytes(path, (dumps(value) + "\n").encode())
+    try:
+        content = (dumps(value) + "\n").encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{path}: cannot be written: a name in it is not valid text "
+            f"({error.object[max(error.start - 20, 0) : error.start + 20]!a}).",
+            "Rename the file or class.",
+        ) from None
+    write_bytes(path, content)
 
 
 def dumps(value: Any) -> str:

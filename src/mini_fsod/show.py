@@ -2,48 +2,86 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from mini_fsod.errors import Problem, UserError
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+# without emoji: a class may be called :car:
+out = Console(highlight=False, emoji=False)
+err = Console(stderr=True, highlight=False, emoji=False)
 
-SHOWN_OF_A_KIND = 10
+SHOWN_OF_A_KIND = 100
+
+# what moves the cursor, colours the screen, breaks lines or turns the direction of writing
+CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def plain(text: object) -> str:
+    """Words of other people's files, literally: no markup in them, no control characters."""
+    visible = CONTROLS.sub(lambda m: m[0].encode("unicode_escape").decode(), str(text))
+    return escape(visible)
 
 
 def error(what: UserError) -> None:
-    err.print(f"[bold red]Error[/] {escape(what.what)}", soft_wrap=True)
+    err.print(f"[bold red]Error[/] {plain(what.what)}", soft_wrap=True)
     problems = getattr(what, "problems", ())
     if len(problems) > 1:
         show_problems(problems)
     elif what.fix:
-        err.print(f"[dim]What to do:[/] {escape(what.fix)}", soft_wrap=True)
+        err.print(f"[dim]What to do:[/] {plain(what.fix)}", soft_wrap=True)
 
 
 def note(text: str) -> None:
-    err.print(f"[dim]{escape(text)}[/]", soft_wrap=True)
+    err.print(f"[dim]{plain(text)}[/]", soft_wrap=True)
 
 
-def show_problems(problems: Sequence[Problem]) -> None:
-    """Problems by kind with their fix: the first of each kind one by one, the rest as a number."""
+def show_problems(problems: Sequence[Problem], hint: str = "") -> None:
+    """Problems by kind with their fix: the first of each kind one by one, the rest as a number.
+
+    `hint` says where the rest can be seen.
+    """
     kinds: dict[tuple[str, str], list[Problem]] = {}
     for problem in problems:
         kinds.setdefault((problem.kind, problem.fix), []).append(problem)
     for (kind, fix), group in kinds.items():
         err.print(
-            f"\n[bold red]{kind}[/] [bold]{len(group):,}[/]  [dim]fix:[/] {escape(fix)}",
+            f"\n[bold red]{kind}[/] [bold]{len(group):,}[/]  [dim]fix:[/] {plain(fix)}",
             soft_wrap=True,
         )
         for problem in group[:SHOWN_OF_A_KIND]:
-            err.print(f"  {escape(str(problem))}", soft_wrap=True)
+            err.print(f"  {plain(problem)}", soft_wrap=True)
         if len(group) > SHOWN_OF_A_KIND:
-            err.print(f"  [dim]... and {len(group) - SHOWN_OF_A_KIND:,} more of this kind[/]")
+            more = f"... and {len(group) - SHOWN_OF_A_KIND:,} more of this kind{hint}"
+            err.print(f"  [dim]{more}[/]", soft_wrap=True)
+
+
+class _Wide:
+    """A table as wide as it has to be: names are not broken, nor cut where it is piped."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        room = options.update(width=100_000)
+        width = Measurement.get(console, room, self.table).maximum
+        yield from console.render(self.table, options.update(width=width))
+
+
+def table(of: Table) -> None:
+    out.print(_Wide(of), soft_wrap=True)
+
+
+def count(n: int, word: str) -> str:
+    """1 image, 2 images."""
+    return f"{n:,} {word}" + ("" if n == 1 else "es" if word[-1] in "sx" else "s")
 
 
 @contextmanager

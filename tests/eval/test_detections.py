@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -233,3 +234,9 @@ def test_any_value_is_read_or_told(key, value, make_dataset, tmp_path_factory):
     except DataError as error:
         wrong = {p.record for p in error.problems}
     assert wrong <= {"detection 1 (counted from 0)"}
+
+
+def test_pipes_are_not_waited_for(coco, tmp_path):
+    os.mkfifo(tmp_path / "dets.json")
+    with pytest.raises(DataError, match="not a regular file"):
+        read_detections(tmp_path / "dets.json", coco)

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from mini_fsod.data.dataset import Dataset, Floats, ImageId, Ints
+from mini_fsod.data.text import shown
 from mini_fsod.errors import DataError, Problem, nearest
+from mini_fsod.files import open_regular
 
 ABSENT, UNKNOWN, TWICE = -2, -1, -3  # places that are no index
 HINTS = 10  # a hint is searched among all names, too slow for a file that is wrong throughout
@@ -64,7 +66,8 @@ def _load(path: Path) -> list[Any]:
         return DataError([Problem(kind, str(path), "", what, fix)])
 
     try:
-        value = json.loads(path.read_bytes().decode("utf-8-sig"))
+        with open_regular(path) as source:
+            value = json.loads(source.read().decode("utf-8-sig"))
     except OSError as error:
         raise wrong(
             "unreadable", f"cannot be read ({error.strerror})", "Give the path of a results file"
@@ -81,7 +84,7 @@ def _load(path: Path) -> list[Any]:
         inside = isinstance(value, dict) and isinstance(value.get("annotations"), list)
         raise wrong(
             "not a list",
-            f"holds {_show(value)}, not a list of detections",
+            f"holds {shown(value)}, not a list of detections",
             'Take the list under "annotations", with a "score" for each record'
             if inside
             else 'Write a list of {"image_id", "category_id", "bbox", "score"}',
@@ -155,7 +158,7 @@ class _Check:
     def _record(self, record: Any) -> Iterator[tuple[str, str, str]]:
         if not isinstance(record, dict):
             fix = 'Write {"image_id", "category_id", "bbox", "score"} for each detection'
-            yield "not an object", f"is {_show(record)}, not an object", fix
+            yield "not an object", f"is {shown(record)}, not an object", fix
             return
         for key in ("image_id", "bbox", "score"):
             if key not in record:
@@ -166,20 +169,20 @@ class _Check:
         if "bbox" in record:
             yield from self._box(record["bbox"])
         if "score" in record and not _finite(record["score"]):
-            what = f"score is {_show(record['score'])}, not a finite number"
+            what = f"score is {shown(record['score'])}, not a finite number"
             yield "wrong score", what, "Give each detection a number as score"
 
     def _image(self, key: Any) -> Iterator[tuple[str, str, str]]:
         if type(key) not in (int, float, str):
-            what = f"image_id is {_show(key)}, neither a number nor text"
+            what = f"image_id is {shown(key)}, neither a number nor text"
             yield "unknown image", what, "Take the ids of the images that are scored"
             return
         place = self.image_of.get(key, UNKNOWN)
         if place == TWICE:
-            what = f"image_id {_show(key)} is the id of several images"
+            what = f"image_id {shown(key)} is the id of several images"
             yield "ambiguous image", what, "Give the pictures of the data set different names"
         elif place == UNKNOWN:
-            what = f"the data has no image with the id {_show(key)}.{self._expected(key)}"
+            what = f"the data has no image with the id {shown(key)}.{self._expected(key)}"
             fix = "Score with the images the detections were made on, or leave these detections out"
             yield "unknown image", what, fix
 
@@ -190,10 +193,10 @@ class _Check:
         if isinstance(key, str) and isinstance(ids[0], str):
             return self._nearest(key, (str(i) for i in ids))
         if isinstance(key, str):
-            return f" Its ids are numbers, such as {_show(ids[0])}."
+            return f" Its ids are numbers, such as {shown(ids[0])}."
         if isinstance(ids[0], str):
             padded = (i for i in ids if str(i).lstrip("0") == str(key))
-            example = _show(next(padded, ids[0]))
+            example = shown(next(padded, ids[0]))
             return f" Its ids are file names without their ending, as text, such as {example}."
         return ""
 
@@ -209,32 +212,32 @@ class _Check:
                 places["category_id"] = self.number_of[number]
             else:
                 ids = ", ".join(map(str, self.dataset.category_ids[:20]))
-                what = f"the data has no class with the category_id {_show(number)}"
+                what = f"the data has no class with the category_id {shown(number)}"
                 yield "unknown class", what, f"Its category ids: {ids}"
         if name is not None:
             if isinstance(name, str) and name in self.name_of:
                 places["category"] = self.name_of[name]
             else:
                 hint = self._nearest(name, self.dataset.classes) if isinstance(name, str) else ""
-                yield "unknown class", f"the data has no class {_show(name)}.{hint}", fix
+                yield "unknown class", f"the data has no class {shown(name)}.{hint}", fix
         if len(set(places.values())) == 2:
             what = (
-                f"category_id {_show(number)} is"
-                f' "{self.dataset.classes[places["category_id"]]}", but category is {_show(name)}'
+                f"category_id {shown(number)} is"
+                f' "{self.dataset.classes[places["category_id"]]}", but category is {shown(name)}'
             )
             yield "two classes", what, "Give one of them, or the same class in both"
 
     def _box(self, box: Any) -> Iterator[tuple[str, str, str]]:
         fix = "Write bbox as [x, y, width, height] in pixels from 0"
         if not isinstance(box, list):
-            yield "wrong box", f"bbox is {_show(box)}, not a list of four numbers", fix
+            yield "wrong box", f"bbox is {shown(box)}, not a list of four numbers", fix
         elif len(box) != 4:
             yield "wrong box", f"bbox has {len(box):,} entries instead of 4", fix
         elif not all(map(_finite, box)):
             odd = next(v for v in box if not _finite(v))
-            yield "wrong box", f"bbox holds {_show(odd)}, not a finite number", fix
+            yield "wrong box", f"bbox holds {shown(odd)}, not a finite number", fix
         elif box[2] < 0 or box[3] < 0:
-            what = f"bbox has a negative size: {_show(box[2])} x {_show(box[3])}"
+            what = f"bbox has a negative size: {shown(box[2])} x {shown(box[3])}"
             yield "wrong box", what, fix
 
     def _nearest(self, word: str, known: Iterable[str]) -> str:
@@ -262,12 +265,3 @@ def _types(values: Iterable[Any]) -> set[type]:
 def _finite(value: Any) -> bool:
     """True for a finite JSON number; `true` and whole numbers beyond all floats are none."""
     return type(value) in (int, float) and abs(value) <= sys.float_info.max
-
-
-def _show(value: Any) -> str:
-    """A JSON value in a message: short, and printable whatever it holds."""
-    if isinstance(value, list | dict):
-        return "a list" if isinstance(value, list) else "an object"
-    text = json.dumps(value, ensure_ascii=False)
-    text = text if len(text) <= 60 else f"{text[:57]}..."
-    return text.encode("utf-8", "backslashreplace").decode()

@@ -110,7 +110,15 @@ def test_the_contact_sheet_is_named_after_the_data(
     ("words", "message"),
     [
         (["check", "nowhere"], "no such file"),
-        (["check", "data", "--novel", "brid", "--no-sheet"], 'Did you mean "bird"'),
+        (["check", "a" * 300], "no such file"),
+        (["check", "loop"], "no such file"),
+        (["check", "data", "--novel", "bird", "--split", "coco"], "exclude each other"),
+        (["check", "data", "--root", "data"], "--root is for a COCO file"),
+        (["sample", "data", "--novel", "brid", "--shots", "1", "-o", "s.json"], 'mean "bird"'),
+        (["sample", "data", "--shots", "1", "-o", "data/annotations.json"], "would be lost"),
+        (["sample", "data", "--shots", "1", "-o", "data"], "no regular file"),
+        (["sample", "plain", "--shots", "1", "-o", "s.json"], "no boxes to draw"),
+        (["eval", "plain", "--detections", "nowhere.json"], "nothing to score against"),
         (["check", "data", "--subset", "x", "--no-sheet"], 'no image set "x"'),
         (["sample", "data", "--shots", "9", "-o", "s.json"], "Too few boxes for 9 shots"),
         (
@@ -124,12 +132,15 @@ def test_wrong_use_is_one_message_and_exit_code_2(
     tmp_path: Path, mini, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
 ) -> None:
     tiny.write_coco(tmp_path / "data")
+    tiny.write_pictures(tmp_path / "plain")
+    (tmp_path / "loop").symlink_to("loop")
     monkeypatch.chdir(tmp_path)
     code, out, err = mini(*words)
     assert (code, out) == (2, "")
     assert message in err
     assert "What to do:" in err
     assert not (tmp_path / "s.json").exists()
+    assert json.loads((tmp_path / "data" / "annotations.json").read_text()) == tiny.coco()
 
 
 def detections(path: Path, data: dict, score: float = 0.9) -> Path:
@@ -183,3 +194,37 @@ def test_eval_of_a_named_split_on_a_part_of_voc(tmp_path: Path, mini) -> None:
     assert result["nAP50"] == pytest.approx(100)
     assert result["per_class"]["tvmonitor"]["AP50"] is None
     assert result["images"] == 1
+
+
+def test_eval_of_a_split_of_other_classes(tmp_path: Path, mini) -> None:
+    """COCO's classes have no numbers in VOC; those that VOC has keep theirs."""
+    tiny.write_voc(tmp_path)
+    found = tmp_path / "dets.json"
+    box = {"image_id": "c", "bbox": [40, 20, 50, 30], "score": 0.5}
+    found.write_text(json.dumps([box | {"category_id": 6}, box | {"category": "zebra"}]))
+    code, out, err = mini("eval", tmp_path, "--split", "coco", "--detections", found, "--json")
+    assert code == 0, err
+    result = json.loads(out)
+    assert result["per_class"]["bus"]["AP50"] == pytest.approx(100)
+    assert result["per_class"]["zebra"]["AP50"] is None
+
+
+def test_eval_tells_the_problems_of_all_files(tmp_path: Path, mini) -> None:
+    path = tiny.write_coco(tmp_path)
+    for n in (1, 2):
+        (tmp_path / f"{n}.json").write_text("[7]")
+    words = [w for n in (1, 2, 3) for w in ("--detections", tmp_path / f"{n}.json")]
+    code, _, err = mini("eval", path, *words)
+    assert code == 2
+    assert all(f"{n}.json" in err.split("\n", 1)[1] for n in (1, 2, 3))
+
+
+def test_eval_of_a_set_that_shares_names_with_another(tmp_path: Path, mini) -> None:
+    home = tiny.write_yolo(tmp_path)
+    for kind, suffix in (("images", "png"), ("labels", "txt")):
+        (home / kind / "val" / f"c.{suffix}").rename(home / kind / "val" / f"a.{suffix}")
+    found = tmp_path / "dets.json"
+    box = {"image_id": "a", "category": "bus", "bbox": [40, 20, 50, 30], "score": 0.5}
+    found.write_text(json.dumps([box]))
+    words = ["eval", home, "--subset", "val", "--detections", found, "--json"]
+    assert json.loads(mini(*words)[1])["per_class"]["bus"]["AP50"] == pytest.approx(100)

@@ -262,3 +262,18 @@ def test_picked_images_show_every_class(boxes: list[tuple[int, str]], count: int
     picked = draw.pick_images(data, LABELS, count)
     assert len(picked) == len(set(picked)) == min(count, 20)
     assert {name for image, name in boxes if image in picked} == {name for _, name in boxes}
+
+
+def test_the_legend_names_what_is_dashed(tmp_path: Path) -> None:
+    plain = dataset(tmp_path, 1, [(0, "owl")])
+    assert [text for text, _ in draw._legend(plain, LABELS)] == ["novel: owl", "base: cat, dog"]
+    for flag, word in (("difficult", "difficult"), ("crowd", "crowd"), ("ignore", "ignored")):
+        marked = dataset(tmp_path, 1, [(0, "owl")], **{flag: [True]})
+        assert draw._legend(marked, LABELS)[-1][0] == f"dashed: {word}"
+
+
+def test_boxes_beyond_all_numbers_are_left_out(tmp_path: Path) -> None:
+    save_pictures(tmp_path, 1)
+    one = dataset(tmp_path, 1, [(0, "owl")])
+    one.boxes.xywh[:] = 1e308
+    assert not has(draw._cell_of(one, LABELS, 0, slice(0, 1), (400, 300)), draw.NOVEL_COLOUR)

@@ -28,6 +28,7 @@ def test_novel_classes_by_name_keep_their_order() -> None:
         (["bird", "bus"], None, "brid", 'Did you mean "bird"'),
         (["Bird", "bus"], None, "bird", 'Did you mean "Bird"'),
         (["bird", "bus"], None, "bird,bird", "twice"),
+        ([], None, "bird", "No such class"),
         (["bird"], None, ",", "names no class"),
         (["bird"], "voc-split4", None, 'Did you mean "voc-split'),
         (["bird", "screw"], "voc-split1", None, "screw"),

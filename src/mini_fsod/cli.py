@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from enum import StrEnum
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
@@ -108,7 +109,8 @@ def check(
     sheet: Annotated[
         Path | None,
         typer.Option(
-            help="Where the contact sheet goes, if not to NAME-check.png here. "
+            help="Where the contact sheet goes, if not to NAME-check.png here (beside the data "
+            "folder, if here is in it). "
             "Example: --sheet look.png"
         ),
     ] = None,
@@ -121,12 +123,12 @@ def check(
 
     Exit code 2 if anything is wrong. Example: mini check data/VOCdevkit --split voc-split1 --images
     """
-    from mini_fsod.commands.check import run
+    from mini_fsod.commands.check import default_sheet, run
 
     if no_sheet:
         sheet = None
     elif sheet is None:
-        sheet = Path(f"{data.resolve().stem}-check.png")
+        sheet = default_sheet(data, root)
     if not run(data, novel, split, subset, root, images, fix, sheet, as_json):
         raise typer.Exit(2)
 
@@ -226,6 +228,10 @@ def demo(
 
 
 def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        # a terminal or pipe that knows ASCII alone still gets every word
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except UserError as error:

@@ -268,11 +268,15 @@ def _legend(dataset: Dataset, labels: LabelMap) -> list[tuple[str, Rgb]]:
 
     base = [name for name in dataset.classes if name not in labels.novel]
     novel = [name for name in labels.novel if name in dataset.classes]
+    boxes = dataset.boxes
+    flags = {"difficult": boxes.difficult, "crowd": boxes.crowd, "ignored": boxes.ignore}
+    dashed = [word for word, flag in flags.items() if flag.any()]
     return [
         (entry(word, names), colour)
         for word, names, colour in (
             ("novel", novel, NOVEL_COLOUR),
             ("base", base, BASE_COLOUR),
+            ("dashed", dashed, QUIET_TEXT),
         )
         if names
     ]
@@ -290,9 +294,11 @@ def _cell_of(
     held = dataset.boxes.take(np.arange(boxes.start, boxes.stop))
     names = [dataset.classes[label] for label in held.label]
     novel = [name in labels.novel for name in names]
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = held.xyxy * (fitted.width / width)
     return draw_boxes(
         fitted,
-        held.xyxy * (fitted.width / width),
+        scaled,
         [n if len(names) < MANY_BOXES or v else "" for n, v in zip(names, novel, strict=True)],
         [NOVEL_COLOUR if v else BASE_COLOUR for v in novel],
         (held.difficult | held.crowd | held.ignore).tolist(),

@@ -81,24 +81,27 @@ def split_by_novel(novel: Sequence[str], classes: Sequence[str]) -> LabelMap:
     unknown = [n for n in novel if n not in classes]
     if unknown:
         hints = "; ".join(f'"{n}".{nearest(n, classes)}' for n in unknown)
-        raise UserError(
-            f"No such class in the data: {hints}", f"Classes there: {', '.join(classes)}."
-        )
-    twice = sorted({n for n in novel if list(novel).count(n) > 1})
+        there = f"Classes there: {', '.join(classes)}." if classes else "The data names no classes."
+        raise UserError(f"No such class in the data: {hints}", there)
+    return LabelMap(tuple(c for c in classes if c not in novel), tuple(novel))
+
+
+def novel_names(split: str | None, novel: str | None) -> list[str]:
+    """The names in `--novel a,b,c`, or an error where the options say nothing clear."""
+    if split and novel is not None:
+        raise UserError("--split and --novel exclude each other.", "Give one of them.")
+    names = [n.strip() for n in (novel or "").split(",") if n.strip()]
+    if novel is not None and not names:
+        raise UserError("--novel names no class.", "For example: --novel bird,bus")
+    twice = sorted({n for n in names if names.count(n) > 1})
     if twice:
         raise UserError(f"Named twice in --novel: {', '.join(twice)}.", "Name each class once.")
-    return LabelMap(tuple(c for c in classes if c not in novel), tuple(novel))
+    return names
 
 
 def label_map(classes: Sequence[str], split: str | None, novel: str | None) -> LabelMap:
     """What `--split NAME` or `--novel a,b,c` means here; with neither, all classes are base."""
-    if split and novel is not None:
-        raise UserError("--split and --novel exclude each other.", "Give one of them.")
+    names = novel_names(split, novel)
     if split:
         return split_by_name(split, classes)
-    if novel is None:
-        return LabelMap(tuple(classes), ())
-    names = [n.strip() for n in novel.split(",") if n.strip()]
-    if not names:
-        raise UserError("--novel names no class.", "For example: --novel bird,bus")
-    return split_by_novel(names, classes)
+    return split_by_novel(names, classes) if names else LabelMap(tuple(classes), ())

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,9 @@ from PIL import Image
 
 import tiny
 from mini_fsod.data.check import box_problems, class_problems, empty_problems, picture_problems
-from mini_fsod.data.read import look
+from mini_fsod.data.pictures import picture_size
+from mini_fsod.data.read import look, read
+from mini_fsod.errors import DataError
 
 
 def kinds(problems: list) -> list[str]:
@@ -71,13 +74,26 @@ def test_boxes_of_voc_and_yolo_name_file_and_record(tmp_path: Path) -> None:
         (lambda c: c["annotations"].append(3), "json-shape", "annotations[5]"),
         (lambda c: c["images"][1].update(id=10), "id-twice", "image 10"),
         (lambda c: c["images"][1].pop("file_name"), "key-missing", "image 11"),
-        (lambda c: c["images"][1].pop("width"), "key-missing", "image 11"),
+        (lambda c: c["images"][1].pop("width"), "size-missing", "image 11"),
+        (lambda c: c["images"][1].update(file_name="\ud800.png"), "name-wrong", "image 11"),
+        (lambda c: c["images"].append(dict(c["images"][1])), "record-twice", "image 11"),
+        (lambda c: c["annotations"][1].update(iscrowd="0"), "flag-wrong", "annotation 2"),
+        (lambda c: c["annotations"][1].update(ignore=2), "flag-wrong", "annotation 2"),
+        (lambda c: c["annotations"][1].update(difficult=[]), "flag-wrong", "annotation 2"),
+        (lambda c: c["annotations"][1].update(iscrowd=None), "flag-wrong", "annotation 2"),
+        (lambda c: c["annotations"][1].update(area="x"), "area-wrong", "annotation 2"),
+        (lambda c: c["annotations"][1].update(area=-1), "area-wrong", "annotation 2"),
+        (lambda c: c["annotations"][1].update(area=True), "area-wrong", "annotation 2"),
+        (lambda c: c["annotations"][1].update(area=float("nan")), "area-wrong", "annotation 2"),
+        (lambda c: c["annotations"][1].update(area=10**400), "area-wrong", "annotation 2"),
         (lambda c: c["images"][1].update(height=0), "size-wrong", "image 11"),
         (lambda c: c["images"][1].update(width=60.5), "size-wrong", "image 11"),
         (lambda c: c["images"][1].update(file_name="../b.png"), "path-outside", "image 11"),
         (lambda c: c["images"][1].update(file_name="/b.png"), "path-outside", "image 11"),
         (lambda c: c["categories"][1].update(id=5), "id-twice", "category 5"),
         (lambda c: c["categories"][1].update(name=" "), "key-missing", "category 6"),
+        (lambda c: c["categories"][1].update(name="c\ud800t"), "name-wrong", "category 6"),
+        (lambda c: c["categories"][1].update(name="car"), "class-twice", "categories"),
         (lambda c: c.pop("categories"), "json-shape", ""),
         (lambda c: c.update(images=7), "json-shape", "images"),
     ],
@@ -85,8 +101,82 @@ def test_boxes_of_voc_and_yolo_name_file_and_record(tmp_path: Path) -> None:
 def test_wrong_coco_records(tmp_path: Path, change: object, kind: str, record: str) -> None:
     content = tiny.coco()
     change(content)  # type: ignore[operator]
-    _, problems = look(tiny.write_coco(tmp_path, content))
+    path = tiny.write_coco(tmp_path, content)
+    _, problems = look(path)
     assert (kind, record) in [(p.kind, p.record) for p in problems]
+    with pytest.raises(DataError):
+        read(path)
+
+
+def test_flags_may_be_numbers_or_words(tmp_path: Path) -> None:
+    content = tiny.coco()
+    for annotation, flag in zip(content["annotations"], (0, 1, True, False, 1.0), strict=True):
+        annotation["iscrowd"] = flag
+    data = read(tiny.write_coco(tmp_path, content))
+    assert data.boxes.crowd.tolist() == [False, True, True, False, True]
+
+
+def test_all_that_is_wrong_with_a_record_is_told(tmp_path: Path) -> None:
+    content = tiny.coco()
+    content["annotations"][0] = {"id": True, "bbox": [1], "iscrowd": "x", "area": "y"}
+    content["images"][0] = {"id": "10"}
+    content["categories"][2] = {}
+    _, problems = look(tiny.write_coco(tmp_path, content))
+    told = [(p.record, p.what) for p in problems]
+    assert told == [
+        ("images[0]", 'the id "10" is not an integer'),
+        ("images[0]", '"file_name" is missing or empty'),
+        ("images[0]", '"width" and "height" missing'),
+        ("annotations[0]", "the id true is not an integer"),
+        ("annotations[0]", '"image_id" is missing'),
+        ("annotations[0]", '"category_id" is missing'),
+        ("annotations[0]", "the bbox [1] is not four numbers"),
+        ("annotations[0]", 'iscrowd is "x", which says neither yes nor no'),
+        ("annotations[0]", 'the area "y" is not a finite number from 0'),
+        ("categories[2]", '"id" is missing'),
+        ("categories[2]", '"name" is missing or empty'),
+        # the annotations of image 10 are not told again
+        ("annotation 2", "category id 7 is unknown"),
+        ("annotation 4", "category id 7 is unknown"),
+    ]
+
+
+def test_boxes_of_an_id_with_two_meanings_are_left_out(tmp_path: Path) -> None:
+    content = tiny.coco()
+    content["images"][1]["id"] = 10  # a.png or b.png: boxes 1 and 2 may lie on either
+    content["annotations"][2]["image_id"] = 12
+    data, problems = look(tiny.write_coco(tmp_path / "1", content))
+    assert [(p.kind, p.record) for p in problems] == [("id-twice", "image 10")]
+    assert data.files == ("c.png",)
+    assert data.boxes.record.tolist() == [3, 4, 5]
+
+    content = tiny.coco()
+    content["categories"][1]["id"] = 7  # bus or car
+    content["annotations"] = content["annotations"][:4]
+    data, problems = look(tiny.write_coco(tmp_path / "2", content))
+    assert [(p.kind, p.record) for p in problems] == [("id-twice", "category 7")]
+    assert data.boxes.record.tolist() == [1, 3]
+
+
+def test_the_same_record_twice_has_one_meaning(tmp_path: Path) -> None:
+    content = tiny.coco()
+    content["images"].append(dict(content["images"][0]))
+    content["categories"].append(dict(content["categories"][0]))
+    data, problems = look(tiny.write_coco(tmp_path, content))
+    assert kinds(problems) == ["record-twice", "record-twice"]
+    assert tiny.boxes_of(data) == tiny.EXPECTED
+
+
+def test_unknown_ids_are_told_up_to_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mini_fsod.data.coco.MOST_PROBLEMS", 3)
+    content = tiny.coco()
+    for annotation in content["annotations"]:
+        annotation["image_id"] = 99
+    _, problems = look(tiny.write_coco(tmp_path, content))
+    assert len(problems) == 4
+    assert problems[-1].what == "2 more are wrong like these"
 
 
 @pytest.mark.parametrize(
@@ -101,6 +191,11 @@ def test_wrong_coco_records(tmp_path: Path, change: object, kind: str, record: s
         ("<xmin>11</xmin>", "<xmin>left</xmin>", "box-shape"),
         ("bndbox>", "box>", "key-missing"),
         ("a.png", "../../a.png", "path-outside"),
+        ("<difficult>0", "<difficult>2", "flag-wrong"),
+        ("<difficult>0", "<difficult>False", "flag-wrong"),
+        ("<xmin>11", "<xmin>1_1", "box-shape"),
+        ("<width>100", "<width>1_00", "size-wrong"),
+        ("<width>100", "<width>100.5", "size-wrong"),
     ],
 )
 def test_wrong_voc_records(tmp_path: Path, old: str, new: str, kind: str) -> None:
@@ -124,6 +219,8 @@ def test_listed_but_not_annotated(tmp_path: Path) -> None:
         ("0 0.5 0.5 0.1", "label-broken"),
         ("0 0.5 0.5 0.1 0.1 0.9", "label-broken"),  # a sixth number: a detection with its score
         ("x 0.5 0.5 0.1 0.1", "label-broken"),
+        ("0 0.5 0.5 0_1 0.1", "label-broken"),
+        ("1_0 0.5 0.5 0.1 0.1", "label-broken"),
         ("3 0.5 0.5 0.1 0.1", "id-unknown"),
         ("0.5 0.5 0.5 0.1 0.1", "id-unknown"),
     ],
@@ -166,6 +263,31 @@ def test_pictures(tmp_path: Path) -> None:
     assert sizes == {2: (91, 50)}
 
 
+@pytest.mark.parametrize("name", ["a" * 300 + ".png", "pipe.png", "loop.png", "folder.png"])
+def test_names_of_no_picture(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "loop.png").symlink_to("loop.png")
+    (tmp_path / "folder.png").mkdir()
+    content = tiny.coco()
+    content["images"][0]["file_name"] = name
+    problems, sizes = picture_problems(look(tiny.write_coco(tmp_path, content))[0], decode=True)
+    assert [p.kind for p in problems] == [
+        "picture-missing" if name[0] == "a" else "picture-unreadable"
+    ]
+    assert str(tmp_path) not in problems[0].what
+    assert set(sizes) == {1, 2}
+
+
+def test_boxes_beyond_all_numbers_raise_no_warning(tmp_path: Path) -> None:
+    content = tiny.coco()
+    for annotation in content["annotations"]:
+        annotation.update(bbox=[1e308, 1e308, 1e308, 1e308])
+        del annotation["area"]
+    data, problems = look(tiny.write_coco(tmp_path, content))
+    assert problems == []
+    assert kinds(box_problems(data)) == ["box-outside"] * 5
+
+
 @pytest.mark.parametrize("suffix", [".jpg", ".png", ".avif", ".webp"])
 def test_truncated_pictures_are_found_by_decoding(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"noise{suffix}"
@@ -192,3 +314,13 @@ def test_turned_pictures_may_be_declared_as_seen(tmp_path: Path) -> None:
     problems, sizes = picture_problems(look(path)[0], decode=False)
     assert problems == []
     assert sizes[0] == (100, 80)
+
+
+def test_tiff_is_turned_by_its_reader(tmp_path: Path) -> None:
+    picture = Image.new("RGB", (80, 100))
+    exif = picture.getexif()
+    exif[0x0112] = 6
+    picture.save(tmp_path / "a.tif", exif=exif)
+    assert picture_size(tmp_path / "a.tif", decode=True) == (100, 80, False)
+    picture.save(tmp_path / "a.png", exif=exif)
+    assert picture_size(tmp_path / "a.png", decode=True) == (80, 100, True)

@@ -25,6 +25,7 @@ odd_values = st.one_of(
     st.integers(-3, 30),
     st.sampled_from([2**63, -(2**70), 10**400, 1e308, math.nan, math.inf, -0.0, 0.5]),
     st.text(max_size=4),
+    st.sampled_from(["\ud800", "c\udfffr", "1_0", "\u0661", "1", "true", "x" * 300, "a\x1b[2J"]),
     st.sampled_from(
         ["../x.png", "/etc/passwd", "a.png", "C:\\x.png", "a\0b", "..", "b.png/../a.png"]
     ),
@@ -47,6 +48,9 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 @st.composite
 def damaged_json(draw: st.DrawFn) -> bytes:
     content = tiny.coco()
+    content["annotations"][0]["ignore"] = content["annotations"][1]["difficult"] = 1
+    if draw(st.integers(0, 9)) == 0:
+        content[draw(st.sampled_from(list(content)))] = []
     for _ in range(draw(st.integers(0, 2))):
         *way, last = draw(st.sampled_from(places(content)))
         part: Any = content
@@ -87,6 +91,16 @@ def sound_coco(text: bytes) -> set[tuple[str, str, tuple[float, ...]]] | None:
     try:
         files = {i["id"]: i["file_name"] for i in content["images"]}
         names = {c["id"]: c["name"] for c in content["categories"]}
+        if len(set(names.values())) < len(content["categories"]):
+            return None
+        for a in content["annotations"]:
+            flags = [a.get(k, 0) for k in ("iscrowd", "ignore", "difficult")]
+            area = a.get("area", 0)
+            if any(flag not in (0, 1) for flag in flags) or type(area) not in (int, float):
+                return None
+            if not 0 <= area <= 1.8e308:
+                return None
+        "".join([*files.values(), *names.values()]).encode()
         return {
             (
                 Path(files[a["image_id"]]).stem,
@@ -109,6 +123,7 @@ def told_or_read(path: Path) -> set[tuple[str, str, tuple[float, ...]]] | None:
         return None
     problems += box_problems(data)
     for problem in problems:
+        str(problem).encode()
         assert problem.file
         assert problem.what
         assert problem.fix
@@ -132,11 +147,13 @@ def damaged_xml(draw: st.DrawFn) -> bytes:
     text = tiny.voc_xml("a")
     if draw(st.booleans()):
         old = draw(
-            st.sampled_from(["10", "20", "11", "21", "100", "80", "bird", "a.png", "0", "<size>"])
+            st.sampled_from(
+                ["10", "20", "11", "21", "100", "80", "bird", "a.png", "0", "<size>", "ult>0"]
+            )
         )
         new = draw(
             st.sampled_from(
-                ["", "nan", "-7", "1e999", "x", "&lol;", "../../b.png", "<!-- -->", "0"]
+                "|nan|-7|1e999|x|&lol;|../../b.png|<!-- -->|0|1_1|ult>2|ult>True|\u0661".split("|")
             )
         )
         text = text.replace(old, new, 1)
@@ -156,10 +173,14 @@ def test_voc(tmp_path_factory: pytest.TempPathFactory, text: bytes) -> None:
     if found is not None:
         assert b"<!DOCTYPE" not in text
         tree = ET.fromstring(text)
-        numbers = [
-            [float(o.findtext(f"bndbox/{k}")) for k in ("xmin", "ymin", "xmax", "ymax")]
+        texts = [
+            [o.findtext(f"bndbox/{k}") for k in ("xmin", "ymin", "xmax", "ymax")]
             for o in tree.findall("object")
         ]
+        assert all(t.isascii() and "_" not in t for row in texts for t in row)
+        numbers = [[float(t) for t in row] for row in texts]
+        flags = {(o.findtext("difficult") or "").strip() for o in tree.findall("object")}
+        assert flags <= {"", "0", "1"}
         plain = {(x - 1, y - 1, r - x + 1, b - y + 1) for x, y, r, b in numbers}
         assert {box for _, _, box in found} == {tuple(round(v, 6) for v in p) for p in plain}
 
@@ -170,7 +191,21 @@ def damaged_line(draw: st.DrawFn) -> bytes:
     if draw(st.booleans()):
         old = draw(st.sampled_from(["0.25", "0 ", "2 ", "\n", " 0.5"]))
         new = draw(
-            st.sampled_from(["", "nan ", "-0.7", "7 ", "1e999", "x", " 0.1 0.1", "0.5 ", "1.5 "])
+            st.sampled_from(
+                [
+                    "",
+                    "nan ",
+                    "-0.7",
+                    "7 ",
+                    "1e999",
+                    "x",
+                    " 0.1 0.1",
+                    "0.5 ",
+                    "1.5 ",
+                    "0_1 ",
+                    "\ufeff",
+                ]
+            )
         )
         text = text.replace(old, new, 1)
     return damaged_bytes(draw, text.encode())
@@ -186,9 +221,10 @@ def test_yolo(tmp_path_factory: pytest.TempPathFactory, text: bytes) -> None:
     (home / "labels" / "train" / "a.txt").write_bytes(text)
     found = told_or_read(home)
     if found is not None:
-        lines = [
-            [float(w) for w in line.split()] for line in text.decode().splitlines() if line.strip()
-        ]
+        words = text.decode("utf-8-sig")
+        assert words.isascii()
+        assert "_" not in words
+        lines = [[float(w) for w in line.split()] for line in words.splitlines() if line.strip()]
         assert all(line[0] in (0, 1, 2) and len(line) >= 5 and len(line) % 2 for line in lines)
         boxes = {
             (round((cx - w / 2) * 100, 6), round((cy - h / 2) * 80, 6))
@@ -199,7 +235,11 @@ def test_yolo(tmp_path_factory: pytest.TempPathFactory, text: bytes) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(
-    text=st.binary(max_size=40) | st.text(max_size=60).map(lambda t: t.encode("utf-8", "replace"))
+    text=st.binary(max_size=40)
+    | st.text(max_size=60).map(lambda t: t.encode("utf-8", "replace"))
+    | st.tuples(st.sampled_from(["train", "names", "path", "nc"]), st.text(max_size=20)).map(
+        lambda pair: f"train: .\n{pair[0]}: {pair[1]}\n".encode("utf-8", "replace")
+    )
 )
 def test_data_yaml(tmp_path_factory: pytest.TempPathFactory, text: bytes) -> None:
     home = tmp_path_factory.getbasetemp() / "damaged-yaml"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ def test_lists_come_by_element_and_the_rest_whole(tmp_path: Path) -> None:
         ("a", 0, 1),
         ("a", 1, {"b": 2}),
         ("c", -1, {"d": [3]}),
+        ("e", -1, []),
         ("f", -1, "g"),
     ]
 
@@ -102,3 +104,36 @@ def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(b'\xef\xbb\xbf{"a": 1}')
     assert list(records(path)) == [("a", -1, 1)]
+
+
+def test_lists_of_anything_but_objects_end_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_stream, "MOST_STRAYS", 100)
+    path = tmp_path / "x.json"
+    path.write_text('{"a": [' + "1," * 200 + "1]}")
+    with pytest.raises(JsonError, match="no objects") as error:
+        list(records(path))
+    assert error.value.record == "a[100]"
+    path.write_text('{"a": [' + "{}," * 200 + "1]}")
+    assert len(list(records(path))) == 201
+
+
+def test_long_values_and_spaces_are_read_in_few_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The window doubles: a value of 1,000 chunks is not scanned 1,000 times."""
+    monkeypatch.setattr(json_stream, "CHUNK", 100)
+    scans = []
+    scan = json_stream._scan
+    monkeypatch.setattr(json_stream, "_scan", lambda *a: scans.append(1) or scan(*a))
+    path = tmp_path / "x.json"
+    path.write_text("{" + " " * 100_000 + '"a": "' + "x" * 100_000 + '"}')
+    assert list(records(path)) == [("a", -1, "x" * 100_000)]
+    assert len(scans) < 20
+
+
+def test_pipes_are_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.json")
+    with pytest.raises(OSError, match="not a regular file"):
+        list(records(tmp_path / "x.json"))

@@ -8,6 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
+import tiny
 from mini_fsod.data.dataset import Boxes, Dataset
 from mini_fsod.data.kshot import balanced_set, fingerprint
 from mini_fsod.data.official import choose, lists_from_file, voc_lists
@@ -94,18 +95,44 @@ def test_lists_inside_the_package_are_the_fields() -> None:
 def test_both_layouts_of_files(tmp_path: Path) -> None:
     voc = tmp_path / "voc.json"
     voc.write_text(json.dumps({"0": {"1": {"bird": ["a"]}}}))
-    assert lists_from_file(voc, 0) == {1: {"bird": ["a"]}}
+    assert lists_from_file(voc, 0) == ({1: {"bird": ["a"]}}, False)
     coco = tmp_path / "coco.json"
     coco.write_text(json.dumps({"10": {"bird": [["train", 5], ["val", 7]]}}))
-    assert lists_from_file(coco, 0) == {10: {"bird": [5, 7]}}
+    assert lists_from_file(coco, 0) == ({10: {"bird": [5, 7]}}, True)
     with pytest.raises(UserError, match="one seed"):
         lists_from_file(coco, 1)
     for wrong in ("[]", "{", '{"0": 1}', '{"0": {"1": {"bird": 3}, "2": []}}'):
         voc.write_text(wrong)
         with pytest.raises(UserError):
-            choose(birds({"a": [0]}), LABELS, lists_from_file(voc, 0), 1, 0)
+            choose(birds({"a": [0]}), LABELS, lists_from_file(voc, 0)[0], 1, 0)
     with pytest.raises(UserError, match="cannot be read"):
         lists_from_file(tmp_path / "nowhere.json", 0)
+
+
+def test_classes_of_the_split_that_the_data_lacks_are_too_few() -> None:
+    labels = LabelMap(("boat", "bird"), ("cow",))
+    lists = {1: {name: ["a"] for name in labels.classes}}
+    with pytest.raises(UserError, match='"boat" has 0, "cow" has 0'):
+        choose(birds({"a": [0]}), labels, lists, 1, seed=0)
+
+
+def test_cocos_lists_name_images_of_train_and_val(tmp_path: Path, mini) -> None:
+    """Both parts are drawn from then, though only one is called train."""
+    content = tiny.coco()
+    for part, images in (("train2014", content["images"][:2]), ("val2014", content["images"][2:])):
+        ids = {image["id"] for image in images}
+        boxes = [a | {"iscrowd": 0} for a in content["annotations"] if a["image_id"] in ids]
+        path = tmp_path / "coco" / "annotations" / f"instances_{part}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content | {"images": images, "annotations": boxes}))
+    lists = {"1": {"bird": [["train", 11]], "bus": [["val", 12]], "car": [["val", 12]]}}
+    (tmp_path / "lists.json").write_text(json.dumps(lists))
+    words = ["sample", tmp_path / "coco", "--shots", 1, "-o", tmp_path / "s.json"]
+    code, _, err = mini(*words, "--official", tmp_path / "lists.json")
+    assert code == 0, err
+    sample = json.loads((tmp_path / "s.json").read_text())
+    assert [image["id"] for image in sample["images"]] == [11, 12]
+    assert sample["info"]["subset"] is None
 
 
 @pytest.mark.slow

@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 import tiny
-from mini_fsod.data.coco import write_coco
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.read import look, read
+from mini_fsod.data.write import write_coco
 from mini_fsod.errors import DataError, UserError
 from mini_fsod.labels import split_by_novel
 

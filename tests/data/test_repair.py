@@ -1,21 +1,23 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import tiny
 from mini_fsod.data.check import box_problems, class_problems, picture_problems
 from mini_fsod.data.read import look, read
-from mini_fsod.data.repair import repaired, write_repaired
+from mini_fsod.data.repair import repair, write_repaired
 from mini_fsod.errors import UserError
 from mini_fsod.labels import LabelMap
 
 
-def fix(path: Path, out: Path) -> None:
+def fix(path: Path, out: Path, source: Path | None = None) -> None:
     data, _ = look(path)
-    good = repaired(data, picture_problems(data, decode=True)[1])
-    write_repaired(out, good, LabelMap(good.classes, ()))
+    good = repair(data, picture_problems(data, decode=True)[1]).data
+    write_repaired(out, good, LabelMap(good.classes, ()), source)
 
 
 def test_all_that_can_be_repaired(tmp_path: Path) -> None:
@@ -61,7 +63,130 @@ def test_image_sets_stay_apart(tmp_path: Path) -> None:
 def test_places_a_copy_may_not_go_to(tmp_path: Path) -> None:
     path = tiny.write_coco(tmp_path / "source")
     with pytest.raises(UserError, match="inside the data set"):
-        fix(path, tmp_path / "source" / "fixed")
+        fix(path, tmp_path / "source" / "fixed", tmp_path / "source")
     with pytest.raises(UserError, match="not empty"):
         fix(path, tmp_path / "source")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["source"]
+
+
+def lines(path: Path, out: Path, mini, *words: object) -> list[str]:
+    """What `--fix` says that it did."""
+    _, _, err = mini("check", path, "--no-sheet", "--fix", out, *words)
+    said = err.split("Repaired copy")[1].splitlines()[1:]
+    return [line.strip() for line in said if line.startswith("  ")]
+
+
+def test_what_was_done_is_said_by_kind(tmp_path: Path, mini) -> None:
+    content = tiny.coco() | {"licenses": [{"id": 1}], "info": {}}
+    content["annotations"][0]["segmentation"] = [[1, 1, 2, 2, 3, 3]]
+    content["annotations"] += [
+        {"id": 5, "image_id": 10, "category_id": 5, "bbox": [90, 70, 50, 50]},
+        {"id": 21, "image_id": 10, "category_id": 5, "bbox": [300, 70, 50, 50]},
+        {"id": 22, "image_id": 10, "category_id": 5, "bbox": [-0.25, 1, 4, 5]},
+        {"id": 23, "image_id": 10, "category_id": 5, "bbox": [1, 1, 4, 5], "iscrowd": "no"},
+        {"id": 24, "image_id": 10, "category_id": 8, "bbox": [1, 1, 4, 5], "area": -1},
+        {"id": 25, "image_id": 12, "category_id": 8, "bbox": [1, 1, 0, 5]},
+    ]
+    content["categories"][0]["supercategory"] = "animal"
+    content["categories"].append({"id": 8, "name": "Bird"})
+    del content["images"][0]["width"]
+    path = tiny.write_coco(tmp_path / "in", content)
+    (tmp_path / "in" / "c.png").write_text("no picture")
+    assert lines(path, tmp_path / "out", mini) == [
+        "1 x size-missing: the picture's own size stated, where it could be read",
+        "1 x flag-wrong: left out",
+        "1 x area-wrong: taken from the box",
+        "1 x id-twice: numbered anew",
+        "1 x class-twice: united under the name with the most boxes",
+        "1 x box-no-area: left out",
+        "1 x picture-unreadable: the image left out, with its boxes",
+        '"Bird" is called "bird"',
+        # image 10 declares no size: its boxes were not told, but clipped all the same
+        "2 more boxes clipped to the picture's edge",
+        "not copied: info",
+        "not copied: licenses",
+        "not copied: segmentation of annotations",
+        "not copied: supercategory of categories",
+    ]
+    assert len(read(tmp_path / "out").boxes) == 6
+
+
+def test_boxes_outside_are_counted_by_what_became_of_them(tmp_path: Path, mini) -> None:
+    content = tiny.coco()
+    content["images"][1]["width"] = 50  # the picture is 60 wide: its box is right
+    content["annotations"] += [
+        {"id": 20, "image_id": 10, "category_id": 5, "bbox": [90, 70, 50, 50]},
+        {"id": 21, "image_id": 10, "category_id": 5, "bbox": [300, 70, 50, 50]},
+    ]
+    said = lines(tiny.write_coco(tmp_path / "in", content), tmp_path / "out", mini)
+    assert said == [
+        "1 x size-wrong: the picture's own size stated, where it could be read",
+        "3 x box-outside: 1 clipped to the picture, 1 left out, "
+        "1 kept, as the picture is larger than declared",
+    ]
+
+
+def test_ids_with_two_meanings_are_said(tmp_path: Path, mini) -> None:
+    content = tiny.coco()
+    content["images"][1]["id"] = 10
+    content["categories"][1]["id"] = 7
+    assert lines(tiny.write_coco(tmp_path / "in", content), tmp_path / "out", mini) == [
+        "1 x id-twice: images of that id left out, with their boxes",
+        "1 x id-twice: boxes of that category left out, as it is open what they are",
+        "2 x id-unknown: left out",
+    ]
+
+
+def test_a_novel_class_stays_novel_under_the_united_name(tmp_path: Path, mini) -> None:
+    content = tiny.coco()
+    content["categories"].append({"id": 8, "name": "BIRD"})
+    content["annotations"][0]["category_id"] = 8
+    content["annotations"].append(content["annotations"][2] | {"id": 9})
+    lines(tiny.write_coco(tmp_path / "in", content), tmp_path / "out", mini, "--novel", "BIRD")
+    written = json.loads((tmp_path / "out" / "annotations.json").read_text())
+    assert written["info"]["label_map"]["novel"] == ["bird"]
+    assert written["info"]["label_map"]["base"] == ["bus", "car"]
+
+
+def test_sets_without_images_are_not_written(tmp_path: Path) -> None:
+    tiny.write_voc(tmp_path / "source")
+    (tmp_path / "source" / "VOC2007" / "JPEGImages" / "c.png").unlink()
+    fix(tmp_path / "source", tmp_path / "out")
+    assert [p.name for p in (tmp_path / "out").rglob("*.json")] == ["trainval.json"]
+
+
+def test_train_that_is_no_part_of_trainval_is_kept(tmp_path: Path) -> None:
+    tiny.write_voc(tmp_path / "source")
+    lists = tmp_path / "source" / "VOC2007" / "ImageSets" / "Main"
+    (lists / "test.txt").rename(lists / "train.txt")
+    fix(tmp_path / "source", tmp_path / "out")
+    assert set(read(tmp_path / "out").subsets) == {"trainval", "train"}
+
+
+def test_a_plain_folder_stays_one(tmp_path: Path, mini) -> None:
+    tiny.write_pictures(tmp_path / "in" / "x")
+    noise = tmp_path / "in" / "x" / "noise.jpg"
+    Image.effect_noise((200, 150), 90).convert("RGB").save(noise)
+    noise.write_bytes(noise.read_bytes()[:3000])  # seen by decoding alone
+    said = lines(tmp_path / "in", tmp_path / "out", mini)
+    assert said == ["1 x picture-truncated: the image left out, with its boxes"]
+    assert sorted(p.name for p in (tmp_path / "out").rglob("*.*")) == ["a.png", "b.png", "c.png"]
+
+
+def test_a_copy_may_lie_beside_a_coco_file(tmp_path: Path, mini) -> None:
+    path = tiny.write_coco(tmp_path)
+    assert mini("check", path, "--no-sheet", "--fix", tmp_path / "rep")[0] == 0
+    assert tiny.boxes_of(read(tmp_path / "rep")) == tiny.EXPECTED
+    for data, out in ((tmp_path, tmp_path / "rep2"), (path, tmp_path), (path, path)):
+        code, _, err = mini("check", data, "--no-sheet", "--fix", out)
+        assert code == 2
+        assert "inside the data set" in err or "not empty" in err
+    assert mini("check", path, "--no-sheet", "--fix", tmp_path / ("x" * 300))[0] == 2
+
+
+def test_ids_of_several_files_stay(tmp_path: Path) -> None:
+    for part in ("train", "valid"):
+        tiny.write_pictures(tmp_path / "in" / part)
+        (tmp_path / "in" / part / "_annotations.coco.json").write_text(json.dumps(tiny.coco()))
+    fix(tmp_path / "in", tmp_path / "out")
+    assert read(tmp_path / "out", subset="valid").ids == (10, 11, 12)

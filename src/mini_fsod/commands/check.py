@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,13 @@ from rich.table import Table
 from mini_fsod import show
 from mini_fsod.data.check import box_problems, class_problems, empty_problems, picture_problems
 from mini_fsod.data.dataset import Dataset
+from mini_fsod.data.home import data_folder, name_of
 from mini_fsod.data.read import look
-from mini_fsod.data.repair import changes, repaired, write_repaired
-from mini_fsod.data.split import base_set, hidden
-from mini_fsod.errors import Problem
-from mini_fsod.files import write_bytes
-from mini_fsod.labels import LabelMap, label_map
+from mini_fsod.data.repair import UNREPAIRED, changes, repair, write_repaired
+from mini_fsod.data.split import base_set, hidden, is_of
+from mini_fsod.errors import Problem, UserError
+from mini_fsod.files import is_file, real, write_bytes
+from mini_fsod.labels import LabelMap, label_map, novel_names
 
 
 def run(
@@ -33,51 +34,85 @@ def run(
     as_json: bool,
 ) -> bool:
     """True if the data set has no problem."""
+    name = name_of(path)
+    novel_names(split, novel)
     data, problems = look(path, subset, root)
-    # a set that could not be read has no classes to compare the novel ones with
-    labels = label_map(data.classes, split, novel) if data.classes else LabelMap((), ())
-    with show.progress("decoding pictures" if images else "opening pictures", len(data)) as done:
-        pictures, sizes = picture_problems(data, images, done)
+    labels, unknown = roles(data, split, novel, name, readable=not problems)
+    # a copy should have no picture that fails later
+    decode = images or fix is not None
+    with show.progress("decoding pictures" if decode else "opening pictures", len(data)) as done:
+        pictures, sizes = picture_problems(data, decode, done)
+    if is_file(path) and len(pictures) == len(data) and not sizes:
+        pictures = [_elsewhere(p) for p in pictures]
     problems += class_problems(data) + box_problems(data) + pictures
     # a file that could not be read is empty for that reason
-    problems = problems or empty_problems(data, path.name)
+    problems = (problems or empty_problems(data, name)) + unknown
     figures = summary(data, labels, sizes)
     if as_json:
-        print(json.dumps(figures | {"problems": [asdict(p) for p in problems]}, ensure_ascii=False))
+        print(json.dumps(figures | {"problems": [asdict(p) for p in problems]}, allow_nan=False))
     else:
-        show_summary(path.name, figures, data.kind)
+        show_summary(name, figures, data.kind)
+        show.show_problems(problems, hint=" (--json lists all)")
     if sheet is not None and sizes:
         write_sheet(sheet, data, labels, sorted(sizes))
-    if problems and not as_json:
-        show.show_problems(problems)
     if fix is not None:
-        write_fixed(fix, data, labels, sizes, problems)
+        closed = None if is_file(path) and data.kind == "coco" else data_folder(path)
+        write_fixed(fix, data, labels, sizes, problems, closed)
     if not as_json:
-        verdict = (
-            f"\n[bold red]{len(problems):,} problems[/] in {path.name}"
-            if problems
-            else f"\n[bold green]No problems[/] in {path.name}"
-        )
-        hint = "" if not problems or fix else "; [dim]--fix OUT writes a repaired copy[/]"
-        show.err.print(verdict + hint)
+        told = f"[bold red]{show.count(len(problems), 'problem')}[/]"
+        verdict = told if problems else "[bold green]No problems[/]"
+        mendable = sizes and any(p.kind not in UNREPAIRED for p in problems)
+        hint = "; [dim]--fix OUT writes a repaired copy[/]" if mendable and fix is None else ""
+        show.err.print(f"\n{verdict} in {show.plain(name)}{hint}", soft_wrap=True)
     return not problems
+
+
+def roles(
+    data: Dataset, split: str | None, novel: str | None, name: str, readable: bool
+) -> tuple[LabelMap, list[Problem]]:
+    """The label map; novel classes that are not there are one problem among the others."""
+    if not data.classes and not readable:
+        # a set that could not be read has no classes to compare the novel ones with
+        return LabelMap((), ()), []
+    try:
+        return label_map(data.classes, split, novel), []
+    except UserError as error:
+        record = "--split" if split else "--novel"
+        problem = Problem("novel-unknown", name, record, error.what, error.fix.rstrip("."))
+        return LabelMap(tuple(dict.fromkeys(data.classes)), ()), [problem]
+
+
+def _elsewhere(problem: Problem) -> Problem:
+    if problem.kind != "picture-missing":
+        return problem
+    return replace(problem, fix="name the folder of the pictures with --root")
+
+
+def default_sheet(path: Path, root: Path | None) -> Path:
+    """NAME-check.png here, or beside the data folder where "here" is in it: it is no part of it."""
+    name = f"{Path(name_of(path)).stem}-check.png"
+    folder = real(root or data_folder(path))
+    here = real(Path())
+    return folder.parent / name if folder in (here, *here.parents) else Path(name)
 
 
 def summary(data: Dataset, labels: LabelMap, sizes: dict[int, tuple[int, int]]) -> dict[str, Any]:
     """The figures of the table: counts by class, sizes, and how novel classes meet base ones."""
     boxes = data.boxes
-    side = np.sqrt(np.maximum(boxes.xywh[:, 2] * boxes.xywh[:, 3], 0))
+    with np.errstate(over="ignore", invalid="ignore"):
+        side = np.sqrt(np.maximum(boxes.xywh[:, 2] * boxes.xywh[:, 3], 0))
+    finite = np.isfinite(side)
     mineable = hidden(data, labels)
     classes = {}
     for name in labels.classes:
-        own = boxes.label == (data.classes.index(name) if name in data.classes else -1)
+        own = is_of(data, (name,))
         classes[name] = {
             "role": "novel" if name in labels.novel else "base",
             "images": len(np.unique(boxes.image[own])),
             "boxes": int(own.sum()),
             "difficult": int(boxes.difficult[own].sum()),
             "crowd": int((boxes.crowd | boxes.ignore)[own].sum()),
-            "median_side": float(np.nanmedian(side[own])) if own.any() else None,
+            "median_side": float(np.median(side[own & finite])) if (own & finite).any() else None,
         }
         if name in mineable:
             classes[name]["beside_base"] = mineable[name][1]
@@ -100,20 +135,22 @@ def summary(data: Dataset, labels: LabelMap, sizes: dict[int, tuple[int, int]]) 
 def show_summary(name: str, figures: dict[str, Any], kind: str) -> None:
     kinds = {"coco": "COCO", "voc": "VOC", "yolo": "YOLO", "folder": "pictures without annotations"}
     show.out.print(
-        f"[bold]{name}[/]  {kinds[kind]}, {figures['images']:,} images, "
-        f"{figures['boxes']:,} boxes, {len(figures['classes'])} classes"
+        f"[bold]{show.plain(name)}[/]  {kinds[kind]}, {show.count(figures['images'], 'image')}, "
+        f"{show.count(figures['boxes'], 'box')}, {show.count(len(figures['classes']), 'class')}",
+        soft_wrap=True,
     )
     if figures["subsets"]:
         united = {n: count for n, count in figures["subsets"].items() if "/" not in n}
         sets = ", ".join(f"{n} {count:,}" for n, count in united.items())
-        show.out.print(f"image sets  {sets}")
+        show.out.print(f"image sets  {show.plain(sets)}", soft_wrap=True)
     if figures["sizes"]["width"]:
         spans = (f"{k} {a} to {c}, median {b}" for k, (a, b, c) in figures["sizes"].items())
         show.out.print(f"pictures    {'; '.join(spans)} px")
     if figures["base_set_images"] is not None:
-        show.out.print(f"base set    {figures['base_set_images']:,} images with a base box")
+        images = show.count(figures["base_set_images"], "image")
+        show.out.print(f"base set    {images} with a base box")
     if figures["classes"]:
-        show.out.print(class_table(figures["classes"]))
+        show.table(class_table(figures["classes"]))
     if figures["label_map"]["novel"]:
         show.out.print(
             "[dim]Novel objects beside a base object lie in base images: they can be mined.[/]"
@@ -136,7 +173,7 @@ def class_table(classes: dict[str, dict[str, Any]]) -> Table:
         if novel and "beside_base" in row:
             share = row["beside_base"] / row["boxes"] if row["boxes"] else 0
             cells.append(f"{row['beside_base']:,} of {row['boxes']:,} ({share:.0%})")
-        table.add_row(name + (" (novel)" if style else ""), *cells, style=style)
+        table.add_row(show.plain(name) + (" (novel)" if style else ""), *cells, style=style)
     return table
 
 
@@ -159,20 +196,16 @@ def write_fixed(
     labels: LabelMap,
     sizes: dict[int, tuple[int, int]],
     problems: list[Problem],
+    closed: Path | None,
 ) -> None:
-    good = repaired(data, sizes)
-    with show.progress("copying pictures", len(good)) as done:
-        write_repaired(
-            out,
-            good,
-            LabelMap(
-                tuple(c for c in labels.base if c in good.classes),
-                tuple(c for c in labels.novel if c in good.classes),
-            ),
-            done,
-        )
+    """The repaired copy, and what was done; it may not lie in the folder `closed`."""
+    good = repair(data, sizes)
+    with show.progress("copying pictures", len(good.data)) as done:
+        write_repaired(out, good.data, good.labels(labels), closed, done)
+    size = f"{show.count(len(good.data), 'image')}, {show.count(len(good.data.boxes), 'box')}"
     show.err.print(
-        f"\n[bold]Repaired copy[/] in {out}: {len(good):,} images, {len(good.boxes):,} boxes"
+        f"\n[bold]Repaired copy[/] in {show.plain(out)}: {size}",
+        soft_wrap=True,
     )
-    for line in changes(problems) or ["nothing had to be changed"]:
-        show.err.print(f"  {line}")
+    for line in changes(problems, data, good) or ["nothing had to be changed"]:
+        show.err.print(f"  {show.plain(line)}", soft_wrap=True)

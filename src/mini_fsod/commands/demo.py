@@ -33,6 +33,8 @@ def run(out: Path) -> None:
     sample_set = read(shots, root=data)
     check.write_sheet(out / "shots.png", sample_set, LABELS, list(range(len(sample_set))))
     show.out.rule("[bold]What to look at[/]", align="left")
-    show.out.print(f"{out / 'train.png'}  training scenes; novel digits (orange) will be hidden")
-    show.out.print(f"{out / 'shots.png'}  the {SHOTS} shots of each digit")
-    show.out.print(f"{shots}  the sample, as COCO JSON")
+    show.out.print(
+        f"{show.plain(out / 'train.png')}  training scenes; novel digits (orange) will be hidden"
+    )
+    show.out.print(f"{show.plain(out / 'shots.png')}  the {SHOTS} shots of each digit")
+    show.out.print(f"{show.plain(shots)}  the sample, as COCO JSON")

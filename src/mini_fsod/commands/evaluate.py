@@ -13,7 +13,8 @@ from rich.table import Table
 from mini_fsod import show
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.read import read
-from mini_fsod.eval.detections import read_detections
+from mini_fsod.errors import DataError, Problem, UserError
+from mini_fsod.eval.detections import Detections, read_detections
 from mini_fsod.eval.score import Metric, score
 from mini_fsod.eval.seeds import over_seeds
 from mini_fsod.labels import VOC_CLASSES, LabelMap, label_map
@@ -29,26 +30,47 @@ def run(
     as_json: bool,
 ) -> None:
     data = read(path, subset)
+    if data.kind == "folder":
+        raise UserError(
+            f"{path}: pictures without annotations have nothing to score against.",
+            "Give a data set.",
+        )
     if data.subsets and subset is None:
         sets = ", ".join(data.subsets)
         show.note(f"all {len(data):,} images are scored; --subset chooses one of: {sets}")
     labels = label_map(data.classes, split, novel)
     data = knowing(data, labels)
-    runs = [score(data, read_detections(file, data), labels, metric) for file in detections]
+    runs = [score(data, found, labels, metric) for found in read_all(detections, data)]
     result = (runs[0] if len(runs) == 1 else over_seeds(runs)) | {"label_map": labels.to_json()}
     if as_json:
-        print(json.dumps(result, ensure_ascii=False, allow_nan=False))
+        print(json.dumps(result, allow_nan=False))
     else:
-        show.out.print(result_table(result, labels))
+        show.table(result_table(result, labels))
+
+
+def read_all(files: Sequence[Path], data: Dataset) -> list[Detections]:
+    """The detections of all files, or the problems of all files at once."""
+    found: list[Detections] = []
+    problems: list[Problem] = []
+    for file in files:
+        try:
+            found.append(read_detections(file, data))
+        except DataError as error:
+            problems += error.problems
+    if problems:
+        raise DataError(problems)
+    return found
 
 
 def knowing(data: Dataset, labels: LabelMap) -> Dataset:
     """The data set with all classes of a named split: detectors find what is not there too."""
     missing = [name for name in labels.classes if name not in data.classes]
-    numbers = [
-        VOC_CLASSES.index(name) + 1 if data.kind == "voc" else max(data.category_ids) + 1 + n
-        for n, name in enumerate(missing)
-    ]
+    numbers: list[int] = []
+    fresh = max(*data.category_ids, len(VOC_CLASSES) if data.kind == "voc" else 0, 0) + 1
+    for n, name in enumerate(missing):
+        own = VOC_CLASSES.index(name) + 1 if data.kind == "voc" and name in VOC_CLASSES else -1
+        # VOC's classes have their numbers, unless the data counts its own classes otherwise
+        numbers.append(own if own > 0 and own not in data.category_ids else fresh + n)
     return replace(
         data,
         classes=(*data.classes, *missing),
@@ -61,7 +83,7 @@ def result_table(result: dict[str, Any], labels: LabelMap) -> Table:
     interval = result.get("interval95", {})
     figures = [f for f in ("AP", "AP50", "AP75") if f in result]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column(f"{result['metric']}, {result['images']:,} images")
+    table.add_column(f"{result['metric']}, {show.count(result['images'], 'image')}")
     for figure in figures:
         table.add_column(figure, justify="right")
 
@@ -77,5 +99,5 @@ def result_table(result: dict[str, Any], labels: LabelMap) -> Table:
     for name in labels.novel + labels.base:
         style = "magenta" if name in labels.novel else ""
         row = result["per_class"][name]
-        table.add_row(f"  {name}", *(cell(row[f]) for f in figures), style=style)
+        table.add_row(f"  {show.plain(name)}", *(cell(row[f]) for f in figures), style=style)
     return table

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from mini_fsod import show
-from mini_fsod.data.coco import write_coco
+from mini_fsod.data.home import SAMPLE, data_folder, is_sample
 from mini_fsod.data.kshot import balanced_set, draw, fingerprint, training_part
 from mini_fsod.data.official import choose, lists_from_file, voc_lists
 from mini_fsod.data.read import read
+from mini_fsod.data.write import write_coco
 from mini_fsod.errors import UserError
+from mini_fsod.files import is_file, real
 from mini_fsod.labels import label_map
 
 
@@ -28,20 +30,26 @@ def run(
         raise UserError(
             f"{path}: pictures without annotations have no boxes to draw.", "Give a data set."
         )
+    _refuse_sources(path, out)
     part = training_part(data) if subset is None else None
-    if part is not None:
-        data = data.subset(part)
-    labels = label_map(data.classes, split, novel)
     if official is None:
+        data = data if part is None else data.subset(part)
+        labels = label_map(data.classes, split, novel)
         chosen = draw(data, labels, shots, seed)
         origin = "drawn"
     else:
-        lists = voc_lists(seed) if official == "voc" else lists_from_file(Path(official), seed)
+        lists, all_sets = voc_lists(seed), False
+        if official != "voc":
+            lists, all_sets = lists_from_file(Path(official), seed)
+        part = None if all_sets else part
+        data = data if part is None else data.subset(part)
+        labels = label_map(data.classes, split, novel)
         chosen = choose(data, labels, lists, shots, seed)
         origin = f"official {Path(official).name}"
     sample = balanced_set(data, chosen)
     digest = fingerprint(sample)
     info = {
+        "made_by": SAMPLE,  # first, where it is seen without reading the whole file
         "description": f"{shots} boxes of each of {len(labels.classes)} classes",
         "shots": shots,
         "seed": seed,
@@ -53,8 +61,20 @@ def run(
     write_coco(out, sample, labels, info)
     for line in chosen.notes:
         show.note(line)
+    source = f"{origin}, from {part}" if part else origin
     show.note(
-        f"{out}: {len(sample.boxes)} boxes in {len(sample)} images, {shots} of each of "
-        f"{len(labels.classes)} classes ({origin}{f', from {part}' if part else ''}), seed {seed}"
+        f"{out}: {show.count(len(sample.boxes), 'box')} in {show.count(len(sample), 'image')}, "
+        f"{shots} of each of {show.count(len(labels.classes), 'class')} ({source}), seed {seed}"
     )
     show.note(f"sha256 {digest}")
+
+
+def _refuse_sources(path: Path, out: Path) -> None:
+    """Of what lies in the data folder only an older sample may be written over."""
+    target = real(out)
+    inside = real(data_folder(path)) in target.parents or target == real(path)
+    if is_file(out) and inside and not is_sample(out):
+        raise UserError(
+            f"{out} is there already, in the data folder, and no sample: it would be lost.",
+            "Choose another place for -o.",
+        )

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mini_fsod.data.dataset import Dataset
+from mini_fsod.data.dataset import Bools, Dataset
 from mini_fsod.data.pictures import PictureError, look_at
+from mini_fsod.data.text import shown
 from mini_fsod.errors import Problem
 
 # Formats round: YOLO writes shares, COCO two decimals. Less than this is no error of the annotator
@@ -22,25 +23,35 @@ PICTURE_FIXES = {
 }
 
 
-def box_problems(data: Dataset) -> list[Problem]:
-    """Boxes that are NaN or infinite, negative, without area, or beyond the picture's edge.
+def box_kinds(data: Dataset) -> dict[str, Bools]:
+    """(B,) for each kind of problem, which boxes have it; a box has one kind, the worst.
 
-    One problem a box, the worst. Images of undeclared size have no edge to leave.
+    Images of undeclared size have no edge to leave.
     """
+    boxes = data.boxes
+    size = data.sizes[boxes.image]
+    known = (size > 0).all(axis=1)
+    beyond = (boxes.xywh[:, :2] < -ROUNDING).any(axis=1)
+    beyond |= (boxes.xyxy[:, 2:] > size + ROUNDING).any(axis=1)
+    kinds = {
+        "box-nan": ~np.isfinite(boxes.xywh).all(axis=1),
+        "box-negative": (boxes.xywh[:, 2:] < 0).any(axis=1),
+        "box-no-area": (boxes.xywh[:, 2:] == 0).any(axis=1),
+        "box-outside": beyond & known,
+    }
+    told = np.zeros(len(boxes), dtype=np.bool_)
+    for kind, bad in kinds.items():
+        kinds[kind] = bad & ~told
+        told |= bad
+    return kinds
+
+
+def box_problems(data: Dataset) -> list[Problem]:
+    """Boxes that are NaN or infinite, negative, without area, or beyond the picture's edge."""
     boxes = data.boxes
     if len(boxes) == 0:
         return []
     size = data.sizes[boxes.image]
-    with np.errstate(invalid="ignore"):
-        known = (size > 0).all(axis=1)
-        beyond = (boxes.xywh[:, :2] < -ROUNDING).any(axis=1)
-        beyond |= (boxes.xyxy[:, 2:] > size + ROUNDING).any(axis=1)
-        kinds = {
-            "box-nan": ~np.isfinite(boxes.xywh).all(axis=1),
-            "box-negative": (boxes.xywh[:, 2:] < 0).any(axis=1),
-            "box-no-area": (boxes.xywh[:, 2:] == 0).any(axis=1),
-            "box-outside": beyond & known,
-        }
     fixes = {
         "box-nan": "correct the box or remove it",
         "box-negative": "the right edge must lie right of the left one, the bottom below the top",
@@ -48,9 +59,8 @@ def box_problems(data: Dataset) -> list[Problem]:
         "box-outside": "clip the box to the picture",
     }
     problems = []
-    told = np.zeros(len(boxes), dtype=bool)
-    for kind, bad in kinds.items():
-        for b in np.flatnonzero(bad & ~told).tolist():
+    for kind, bad in box_kinds(data).items():
+        for b in np.flatnonzero(bad).tolist():
             x, y, w, h = (f"{v:g}" for v in boxes.xywh[b].tolist())
             what = {
                 "box-nan": "holds a value that is no number",
@@ -63,7 +73,6 @@ def box_problems(data: Dataset) -> list[Problem]:
                     kind, *data.where(b), f"the box x {x} y {y} w {w} h {h} {what}", fixes[kind]
                 )
             )
-        told |= bad
     return problems
 
 
@@ -73,16 +82,16 @@ def spelling(name: str) -> str:
 
 
 def class_problems(data: Dataset) -> list[Problem]:
-    """One class under several names or numbers."""
+    """One class under several names. One name for several classes is told by the readers."""
     groups: dict[str, list[int]] = {}
     for c, name in enumerate(data.classes):
         groups.setdefault(spelling(name), []).append(c)
     source = data.sources[0] if data.kind == "coco" and len(data) else data.root.name
     problems = []
     for group in groups.values():
-        if len(group) > 1:
-            names = " and ".join(f'"{data.classes[c]}"' for c in group)
-            numbers = ", ".join(str(data.category_ids[c]) for c in group)
+        if len({data.classes[c] for c in group}) > 1:
+            names = " and ".join(shown(data.classes[c]) for c in group[:9])
+            numbers = ", ".join(str(data.category_ids[c]) for c in group[:9])
             what = f"{names} (numbers {numbers}) look like one class under several spellings"
             problems.append(Problem("class-twice", source, "categories", what, "use one name"))
     return problems
@@ -110,7 +119,7 @@ def picture_problems(
     seen = look_at([data.path(i) for i in range(len(data))], decode, progress)
     for i, found in enumerate(seen):
         own = str(data.ids[i])
-        record = data.files[i] if data.kind == "folder" else f"image {own}: {data.files[i]}"
+        record = "" if data.kind == "folder" else f"image {own}: {data.files[i]}"
         if isinstance(found, PictureError):
             fix = PICTURE_FIXES[found.kind]
             problems.append(Problem(found.kind, data.sources[i], record, found.what, fix))

@@ -40,7 +40,8 @@ class Boxes:
     @property
     def xyxy(self) -> Floats:
         """(B, 4) left, top, right, bottom; the right and bottom edges are exclusive."""
-        return np.concatenate([self.xywh[:, :2], self.xywh[:, :2] + self.xywh[:, 2:]], axis=1)
+        with np.errstate(over="ignore", invalid="ignore"):  # wrong files hold 1e308 and NaN
+            return np.concatenate([self.xywh[:, :2], self.xywh[:, :2] + self.xywh[:, 2:]], axis=1)
 
     @property
     def sound(self) -> Bools:
@@ -59,7 +60,8 @@ class Boxes:
         n = len(images)
         box = np.asarray(xywh, dtype=np.float64).reshape(n, 4)
         order = np.argsort(images, kind="stable")
-        area = columns.get("area")
+        with np.errstate(over="ignore", invalid="ignore"):
+            area = columns.get("area", box[:, 2] * box[:, 3])
         record = columns.get("record")
 
         def flag(name: str) -> Bools:
@@ -69,7 +71,7 @@ class Boxes:
             image=images,
             xywh=box,
             label=np.asarray(label, dtype=np.int64),
-            area=box[:, 2] * box[:, 3] if area is None else np.asarray(area, dtype=np.float64),
+            area=np.asarray(area, dtype=np.float64),
             record=np.arange(n) if record is None else np.asarray(record, dtype=np.int64),
             crowd=flag("crowd"),
             ignore=flag("ignore"),
@@ -94,6 +96,9 @@ class Dataset:
     boxes: Boxes
     sources: tuple[str, ...]  # (I,) the annotation file that speaks of the image
     subsets: Mapping[str, Ints] = field(default_factory=dict)  # name: image indices
+    # (I,) ids that tell images of one image set apart, where `ids` had to be longer for all; or ()
+    short_ids: tuple[ImageId, ...] = ()
+    unread: tuple[str, ...] = ()  # what the files say beyond this, in words
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -121,6 +126,7 @@ class Dataset:
             self,
             ids=tuple(self.ids[i] for i in pick),
             files=tuple(self.files[i] for i in pick),
+            short_ids=tuple(self.short_ids[i] for i in pick) if self.short_ids else (),
             sources=tuple(self.sources[i] for i in pick),
             sizes=self.sizes[chosen],
             boxes=boxes.take(np.argsort(boxes.image, kind="stable")),
@@ -128,14 +134,20 @@ class Dataset:
         )
 
     def subset(self, name: str) -> Dataset:
-        """The images of one image set, such as "trainval" or "test"."""
+        """The images of one image set, such as "trainval" or "test", with ids as short as can be.
+
+        Pictures of train and test may share their names; within the set they are then enough.
+        """
         if name not in self.subsets:
             known = ", ".join(self.subsets) or "none: the data has a single set of images"
             raise UserError(
                 f'The data has no image set "{name}".{nearest(name, self.subsets)}',
                 f"Image sets there: {known}.",
             )
-        return self.select(self.subsets[name])
+        part = self.select(self.subsets[name])
+        if len(set(part.short_ids)) == len(part) > 0:
+            return replace(part, ids=part.short_ids, short_ids=())
+        return part
 
     def where(self, box: int) -> tuple[str, str]:
         """(file, record) of a box, in the words of its format, for messages."""

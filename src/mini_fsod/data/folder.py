@@ -3,48 +3,70 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from mini_fsod.data.dataset import NO_BOXES, Dataset
 from mini_fsod.data.pictures import is_picture
+from mini_fsod.data.text import is_text, shown
+from mini_fsod.errors import Problem
 
 
-def pictures_below(folder: Path) -> list[str]:
+def pictures_below(folder: Path, tell: Callable[[Problem], None]) -> list[str]:
     """Paths of all pictures below a folder, relative to it, in the same order on every machine."""
     found = []
-    for place, folders, files in os.walk(folder):
+
+    def unreadable(error: OSError) -> None:
+        place = Path(error.filename or folder)
+        name = place.relative_to(folder).as_posix() if folder in place.parents else place.name
+        what = f"the folder cannot be read ({error.strerror})"
+        tell(Problem("folder-unreadable", name, "", what, "make it readable"))
+
+    for place, folders, files in os.walk(folder, onerror=unreadable):
         folders[:] = [f for f in folders if not f.startswith(".")]
         prefix = Path(place).relative_to(folder).as_posix()
-        found += [
-            name if prefix == "." else f"{prefix}/{name}"
-            for name in files
-            if is_picture(name) and not name.startswith(".")
-        ]
+        for name in files:
+            if not is_picture(name) or name.startswith("."):
+                continue
+            path = name if prefix == "." else f"{prefix}/{name}"
+            if is_text(path):
+                found.append(path)
+            else:
+                tell(wrong_name(path))
     return sorted(found)
 
 
-def unique_ids(files: Sequence[str]) -> tuple[str, ...]:
-    """The stem of each file; the path without suffix for all, if two stems are the same."""
-    stems = [PurePosixPath(f).stem for f in files]
+def wrong_name(file: str) -> Problem:
+    what = "the name of the file is not valid text"
+    return Problem("name-wrong", shown(file), "", what, "rename it")
+
+
+def unique_ids(files: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(ids, short ids): the stem of each file; the path without suffix for all, if two stems are
+    the same. Then the stems are the short ids, which may be enough within an image set.
+    """
+    stems = tuple(PurePosixPath(f).stem for f in files)
     if len(set(stems)) == len(stems):
-        return tuple(stems)
-    paths = [str(PurePosixPath(f).with_suffix("")) for f in files]
-    return tuple(paths if len(set(paths)) == len(paths) else files)
+        return stems, ()
+    paths = tuple(str(PurePosixPath(f).with_suffix("")) for f in files)
+    return paths if len(set(paths)) == len(paths) else tuple(files), stems
 
 
-def read_folder(root: Path, files: Sequence[str]) -> Dataset:
+def read_folder(root: Path) -> tuple[Dataset, list[Problem]]:
     """Pictures alone: no classes, no boxes, sizes not declared."""
-    return Dataset(
+    problems: list[Problem] = []
+    files = pictures_below(root, problems.append)
+    data = Dataset(
         kind="folder",
         root=root,
         classes=(),
         category_ids=(),
-        ids=unique_ids(files),
+        ids=unique_ids(files)[0],
         files=tuple(files),
         sizes=np.zeros((len(files), 2), dtype=np.int64),
         boxes=NO_BOXES,
         sources=tuple(files),
     )
+    return data, problems

@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from mini_fsod.files import open_regular
+
 CHUNK = 1 << 22  # bytes read at a time
-RECORD_LIMIT = 1 << 26  # characters of one record; the largest honest masks stay far below
+RECORD_LIMIT = 1 << 23  # characters of one record; the largest honest masks stay far below
+MOST_STRAYS = 1_000_000  # elements of one list that are no objects: it is no list of records
 SPACE = " \t\n\r"
 DELIMITERS = set(SPACE + ",:]}")
+
+_not_space = re.compile(r"[^ \t\n\r]")
 
 _scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
@@ -31,8 +37,11 @@ class JsonError(Exception):
 
 
 def records(path: Path) -> Iterator[tuple[str, int, Any]]:
-    """(key, index, element) of every top-level list, (key, -1, value) of every other value."""
-    with path.open("rb") as source:
+    """(key, index, element) of every top-level list, (key, -1, value) of every other value.
+
+    An empty list has no element to hand over, and comes as (key, -1, []).
+    """
+    with open_regular(path) as source:
         text = _Text(source)
         if text.next() != "{":
             raise JsonError("", "the file is not a JSON object, which starts with {")
@@ -57,8 +66,12 @@ def _members(text: _Text) -> Iterator[tuple[str, int, Any]]:
         text.expect(":", key)
         if text.next() == "[":
             text.skip()
-            for index, value in enumerate(_elements(text, key)):
-                yield key, index, value
+            if text.next() == "]":
+                text.skip()
+                yield key, -1, []
+            else:
+                for index, value in enumerate(_elements(text, key)):
+                    yield key, index, value
         else:
             yield key, -1, text.value(key)
         if text.next() == "}":
@@ -68,16 +81,21 @@ def _members(text: _Text) -> Iterator[tuple[str, int, Any]]:
 
 
 def _elements(text: _Text, key: str) -> Iterator[Any]:
-    if text.next() == "]":
-        text.skip()
-        return
-    index = 0
+    index = strays = 0
     while True:
-        yield text.value(f"{key}[{index}]")
-        if text.next() == "]":
+        value = text.value(f"{key}[{index}]")
+        if type(value) is not dict:
+            strays += 1
+            if strays > MOST_STRAYS:
+                raise JsonError(f"{key}[{index}]", "far too many elements that are no objects")
+        yield value
+        mark = text.next()
+        if mark == "]":
             text.skip()
             return
-        text.expect(",", f"{key}[{index}]")
+        if mark != ",":
+            text.expect(",", f"{key}[{index}]")
+        text.skip()
         index += 1
 
 
@@ -92,7 +110,8 @@ class _Text:
         self.ended = False
 
     def grow(self, record: str = "") -> None:
-        block = self.source.read(CHUNK)
+        # at least doubled, so that a long value is not scanned anew for every chunk
+        block = self.source.read(max(CHUNK, len(self.text) - self.at))
         self.ended = not block
         try:
             more = self.decoder.decode(block, final=self.ended)
@@ -103,11 +122,18 @@ class _Text:
 
     def next(self) -> str:
         """The next character that is not white space, "" at the end of the file."""
+        mark = self.text[self.at : self.at + 1]
+        if mark == " ":  # a single one is common
+            self.at += 1
+            mark = self.text[self.at : self.at + 1]
+        if mark not in SPACE:  # where "" is
+            return mark
         while True:
-            while self.at < len(self.text):
-                if self.text[self.at] not in SPACE:
-                    return self.text[self.at]
-                self.at += 1
+            found = _not_space.search(self.text, self.at)
+            if found:
+                self.at = found.start()
+                return found[0]
+            self.at = len(self.text)
             if self.ended:
                 return ""
             self.grow()

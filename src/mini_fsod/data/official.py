@@ -19,6 +19,7 @@ import numpy as np
 from mini_fsod.data.dataset import Dataset, ImageId
 from mini_fsod.data.kshot import Shots, in_order
 from mini_fsod.errors import UserError
+from mini_fsod.files import open_regular
 from mini_fsod.labels import LabelMap
 
 # {shots: {class: [image ids]}} of one seed
@@ -31,24 +32,27 @@ def voc_lists(seed: int) -> Lists:
     return _of_seed(json.loads(lzma.decompress(packed))["lists"], seed, "the official VOC lists")
 
 
-def lists_from_file(path: Path, seed: int) -> Lists:
-    """A file in VOC's layout {seed: {K: {class: [id]}}} or COCO's {K: {class: [[set, id]]}}."""
+def lists_from_file(path: Path, seed: int) -> tuple[Lists, bool]:
+    """A file in VOC's layout {seed: {K: {class: [id]}}} or COCO's {K: {class: [[set, id]]}}.
+
+    Also tells whether it is COCO's: those lists name images of train and val alike.
+    """
     layout = "Layouts: {seed: {K: {class: [image ids]}}} or {K: {class: [[set, image id]]}}."
     try:
-        content = json.loads(path.read_text("utf-8"))
+        with open_regular(path) as source:
+            content = json.loads(source.read().decode("utf-8-sig"))
         first = next(iter(next(iter(content.values())).values()))
         if isinstance(first, dict):
-            return _of_seed(content, seed, str(path))
+            return _of_seed(content, seed, str(path)), False
         if seed != 0:
             raise UserError(
                 f"{path} holds the lists of one seed, 0, not of {seed}.", "Use --seed 0."
             )
-        return _checked(
-            {
-                k: {name: [image for _, image in listed] for name, listed in part.items()}
-                for k, part in content.items()
-            }
-        )
+        lists = {
+            k: {name: [image for _, image in listed] for name, listed in part.items()}
+            for k, part in content.items()
+        }
+        return _checked(lists), True
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}).", "Check the path.") from None
     except (ValueError, AttributeError, TypeError, StopIteration, RecursionError):
@@ -93,6 +97,12 @@ def choose(data: Dataset, labels: LabelMap, lists: Lists, shots: int, seed: int)
     chosen = {
         name: _class_boxes(data, place, lists, shots, seed, name, notes) for name in labels.classes
     }
+    short = [f'"{name}" has {len(boxes)}' for name, boxes in chosen.items() if len(boxes) < shots]
+    if short:
+        raise UserError(
+            f"Too few boxes for {shots} shots: {', '.join(short)}.",
+            "Ask for fewer shots, or give the whole training set.",
+        )
     return Shots(chosen, tuple(notes))
 
 
@@ -105,9 +115,11 @@ def _class_boxes(
     name: str,
     notes: list[str],
 ) -> list[int]:
+    """K boxes of a class, or all there are."""
     offsets = data.offsets
     usable = data.boxes.sound & ~(data.boxes.crowd | data.boxes.ignore)
-    usable &= data.boxes.label == data.classes.index(name)
+    # a named split may have classes that a part of the data lacks
+    usable &= data.boxes.label == (data.classes.index(name) if name in data.classes else -1)
 
     def boxes_in(images: Iterable[ImageId], difficult: bool) -> list[int]:
         return [
@@ -133,10 +145,7 @@ def _class_boxes(
     spare = boxes_in([*larger, *sorted(holders, key=in_order)], difficult=False)
     added = [b for b in spare if b not in found][: shots - len(found)]
     if len(found) + len(added) < shots:
-        raise UserError(
-            f'Too few boxes for {shots} shots: "{name}" has {len(found) + len(added)}.',
-            "Ask for fewer shots, or give the whole training set.",
-        )
+        return found + added
     sources = ", ".join(sorted({str(data.ids[int(data.boxes.image[b])]) for b in added}))
     notes.append(
         f"{name}: the official list of seed {seed}, {shots} shots repeats an image and holds "

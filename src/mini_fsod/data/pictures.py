@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -9,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from PIL import Image, UnidentifiedImageError
+
+from mini_fsod.files import open_regular
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".avif")
 
@@ -27,11 +30,14 @@ class PictureError(Exception):
         self.what = what
 
 
-def stays_inside(name: str) -> bool:
-    """Whether a file name taken from an annotation stays in the data folder."""
+def stays_inside(name: str, up: int = 0) -> bool:
+    """Whether a file name taken from an annotation stays in the data folder.
+
+    `up` is how deep the folder that the name starts from lies in it.
+    """
     if not name or "\0" in name or PureWindowsPath(name).drive or name.startswith(("/", "\\")):
         return False
-    depth = 0
+    depth = up
     for part in PurePosixPath(name.replace("\\", "/")).parts:
         depth += -1 if part == ".." else part != "."
         if depth < 0:
@@ -46,31 +52,33 @@ def is_picture(name: str) -> bool:
 def picture_size(path: Path, decode: bool = False) -> tuple[int, int, bool]:
     """(width, height, turned) from the header; with `decode` the pixels are read through too.
 
-    `turned` tells that EXIF asks viewers to turn the stored picture by a quarter.
+    `turned` tells that EXIF asks viewers to turn the stored picture by a quarter. TIFF is turned
+    by Pillow itself, its size is the one seen.
     """
     try:
-        with Image.open(path) as picture:
+        with open_regular(path) as file, Image.open(file) as picture:
             width, height = picture.size
             if width * height > MOST_PIXELS:
                 raise PictureError(
                     "picture-bomb",
                     f"{width} x {height} pixels unpack to more than {MOST_PIXELS // 10**6} million",
                 )
-            turned = picture.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8)
+            turn = 1 if picture.format == "TIFF" else picture.getexif().get(ORIENTATION, 1)
             if decode:
                 picture.load()
-            return width, height, turned
+            return width, height, turn in (5, 6, 7, 8)
     except PictureError:
         raise
-    except FileNotFoundError:
-        raise PictureError("picture-missing", "the picture does not exist") from None
     except Image.DecompressionBombError:
         raise PictureError("picture-bomb", "unpacks to far too many pixels") from None
     except UnidentifiedImageError:
         raise PictureError("picture-unreadable", "not a picture that can be read") from None
     except Exception as error:  # decoders raise what they like on damaged files
+        if getattr(error, "errno", None) in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+            raise PictureError("picture-missing", "the picture does not exist") from None
         kind = "picture-truncated" if "truncated" in str(error) else "picture-unreadable"
-        raise PictureError(kind, f"cannot be decoded ({error})") from None
+        reason = getattr(error, "strerror", None) or error
+        raise PictureError(kind, f"cannot be decoded ({reason})") from None
 
 
 Seen = tuple[int, int, bool] | PictureError

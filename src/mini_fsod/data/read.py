@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +11,13 @@ import numpy as np
 
 from mini_fsod.data.check import box_problems, empty_problems
 from mini_fsod.data.coco import read_coco
-from mini_fsod.data.dataset import Boxes, Dataset, Ints
-from mini_fsod.data.folder import pictures_below, read_folder
+from mini_fsod.data.dataset import Boxes, Dataset, ImageId, Ints
+from mini_fsod.data.folder import read_folder
+from mini_fsod.data.home import coco_files, data_folder, listing, name_of, place_pictures
 from mini_fsod.data.voc import read_voc, voc_folders
 from mini_fsod.data.yolo import read_yolo
 from mini_fsod.errors import DataError, Problem, UserError, nearest
-
-# what other tools lay beside a COCO file of boxes
-NOT_BOXES = ("captions_", "person_keypoints_", "stuff_", "panoptic_", "image_info_")
+from mini_fsod.files import is_file, is_folder, mode
 
 
 def read(path: Path, subset: str | None = None, root: Path | None = None) -> Dataset:
@@ -28,7 +28,7 @@ def read(path: Path, subset: str | None = None, root: Path | None = None) -> Dat
     """
     data, problems = look(path, subset, root)
     problems += [p for p in box_problems(data) if p.kind not in ("box-no-area", "box-outside")]
-    problems = problems or empty_problems(data, path.name)
+    problems = problems or empty_problems(data, name_of(path))
     if problems:
         raise DataError(problems)
     return data
@@ -38,71 +38,71 @@ def look(
     path: Path, subset: str | None = None, root: Path | None = None
 ) -> tuple[Dataset, list[Problem]]:
     """All that can be read, and all that is wrong with the rest. No picture is opened for it."""
-    if not path.exists():
-        raise UserError(f"{path}: there is no such file or folder.", "Check the path.")
-    if path.is_file():
-        data, problems = _look_file(path, root)
-    else:
+    if not mode(path):
+        raise UserError(
+            f"{path}: there is no such file or folder, or none that may be looked at.",
+            "Check the path.",
+        )
+    if root is not None and not (is_file(path) and path.suffix.lower() == ".json"):
+        raise UserError(
+            "--root is for a COCO file, and names the folder of its pictures.",
+            "Give the .json itself, or leave --root out.",
+        )
+    if root is not None and not is_folder(root):
+        raise UserError(f"{root}: there is no such folder.", "Check the path behind --root.")
+    if is_folder(path):
         data, problems = _look_folder(path, subset)
-    if subset is not None and not (path.is_dir() and data.kind == "coco"):
+    else:
+        data, problems = _look_file(path, root)
+    if subset is not None and not (is_folder(path) and data.kind == "coco"):
         data = data.subset(subset)
     return data, problems
 
 
 def _look_file(path: Path, root: Path | None) -> tuple[Dataset, list[Problem]]:
     suffix = path.suffix.lower()
-    if suffix in (".yaml", ".yml"):
+    if is_file(path) and suffix in (".yaml", ".yml"):
         return read_yolo(path)
-    if suffix == ".json":
-        data, problems = read_coco(path, path.name)
-        home, prefix = (root, "") if root is not None else _home_of(path, data.files)
-        return replace(data, root=home, files=_prefixed(prefix, data.files)), problems
+    if is_file(path) and suffix == ".json":
+        if root is not None:
+            data, problems = read_coco(path, path.name)
+            return replace(data, root=root), problems
+        return _placed(path, path.name)
     raise UserError(
         f"{path}: not a data set.",
         "Give a COCO .json, a YOLO data.yaml, or a folder with pictures.",
     )
 
 
+def _placed(path: Path, file: str) -> tuple[Dataset, list[Problem]]:
+    """A COCO file with its pictures found."""
+    data, problems = read_coco(path, file, up=int(data_folder(path) != path.parent))
+    home, files = place_pictures(path, data.files)
+    return replace(data, root=home, files=files), problems
+
+
 def _look_folder(path: Path, subset: str | None) -> tuple[Dataset, list[Problem]]:
+    names = listing(path)
     years = voc_folders(path)
-    if not years and (path / "VOCdevkit").is_dir():
+    if not years and "VOCdevkit" in names and is_folder(path / "VOCdevkit"):
         return _look_folder(path / "VOCdevkit", subset)
     if years:
         return read_voc(path, years)
-    configs = [
-        p for p in (path / "data.yaml", path / "data.yml", path / "dataset.yaml") if p.is_file()
-    ]
+    configs = [n for n in ("data.yaml", "data.yml", "dataset.yaml") if n in names]
     if configs:
-        return read_yolo(configs[0])
+        return read_yolo(path / configs[0])
     files = coco_files(path)
     if files:
-        return _look_coco(path, files, subset)
-    if any(path.glob("*.xml")):
+        return _look_coco(data_folder(path), files, subset)
+    if any(n.endswith(".xml") for n in names):
         return read_voc(path, [""])
-    pictures = pictures_below(path)
-    if not pictures:
+    data, problems = read_folder(path)
+    if not data.files and not problems:
         raise UserError(
             f"{path}: neither annotations nor pictures are in this folder.",
             "Give a COCO, VOC or YOLO data set, or a folder of pictures.",
         )
-    return read_folder(path, pictures), []
-
-
-def coco_files(root: Path) -> dict[str, Path]:
-    """The COCO files of a folder by the name of their image set."""
-    exported = sorted(root.glob("*/_annotations.coco.json"))
-    if exported:
-        return {p.parent.name: p for p in exported}
-    found = [p for d in (root / "annotations", root) for p in sorted(d.glob("*.json"))]
-    found = [p for p in found if not p.name.startswith(NOT_BOXES) and _starts_as_object(p)]
-    instances = [p for p in found if p.name.startswith("instances_")]
-    return {p.stem.removeprefix("instances_"): p for p in instances or found}
-
-
-def _starts_as_object(path: Path) -> bool:
-    """A list is never annotations (detections are lists); a damaged file stays, to be told."""
-    with path.open("rb") as source:
-        return not source.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+    return data, problems
 
 
 def _look_coco(
@@ -113,35 +113,15 @@ def _look_coco(
             f'The data has no image set "{subset}".{nearest(subset, files)}',
             f"Image sets there: {', '.join(files)}.",
         )
-    parts, problems = [], []
-    for name, path in files.items():
-        if subset in (None, name):
-            data, wrong = read_coco(path, path.relative_to(root).as_posix())
-            home, prefix = _home_of(path, data.files)
-            below = home.relative_to(root).as_posix()
-            prefix = prefix if below == "." else f"{below}/{prefix}"
-            parts.append(replace(data, root=root, files=_prefixed(prefix, data.files)))
-            problems += wrong
     names = [n for n in files if subset in (None, n)]
+    parts, problems = [], []
+    for path in (files[n] for n in names):
+        data, wrong = _placed(path, Path(os.path.relpath(path, root)).as_posix())
+        below = Path(os.path.relpath(data.root, root)).as_posix()
+        prefix = "" if below == "." else f"{below}/"
+        parts.append(replace(data, root=root, files=tuple(prefix + f for f in data.files)))
+        problems += wrong
     return (parts[0] if len(parts) == 1 else _unite(root, names, parts)), problems
-
-
-def _home_of(path: Path, files: Sequence[str]) -> tuple[Path, str]:
-    """(folder, prefix) such that folder / prefix / file_name is a picture of this COCO file.
-
-    Pictures lie beside the file, or beside the folder "annotations" it is in, or one folder below,
-    in "images" or in a folder called like the image set.
-    """
-    home = path.parent.parent if path.parent.name == "annotations" else path.parent
-    named = path.stem.removeprefix("instances_")
-    for folder, prefix in [(path.parent, ""), (home, ""), (home, "images/"), (home, f"{named}/")]:
-        if any((folder / prefix / name).is_file() for name in files[:20]):
-            return folder, prefix
-    return home, ""
-
-
-def _prefixed(prefix: str, files: Sequence[str]) -> tuple[str, ...]:
-    return tuple(f"{prefix}{name}" for name in files)
 
 
 def _unite(root: Path, names: Sequence[str], parts: Sequence[Dataset]) -> Dataset:
@@ -149,10 +129,12 @@ def _unite(root: Path, names: Sequence[str], parts: Sequence[Dataset]) -> Datase
     numbers = {n: k for d in parts for n, k in zip(d.classes, d.category_ids, strict=True)}
     order = sorted(numbers, key=lambda n: (numbers[n], n))
     starts = np.cumsum([0, *(len(d) for d in parts)])
-    ids = [i for d in parts for i in d.ids]
+    ids: tuple[ImageId, ...] = tuple(i for d in parts for i in d.ids)
+    short_ids: tuple[ImageId, ...] = ()
     if len(set(ids)) < len(ids):
         # files numbered from 1 each: the image set's name tells them apart
-        ids = [f"{n}/{i}" for n, d in zip(names, parts, strict=True) for i in d.ids]
+        short_ids = ids
+        ids = tuple(f"{n}/{i}" for n, d in zip(names, parts, strict=True) for i in d.ids)
     distinct = len(set(numbers.values())) == len(numbers)
     boxes = [_shifted(d, order, int(s)) for d, s in zip(parts, starts[:-1], strict=True)]
     return replace(
@@ -162,11 +144,13 @@ def _unite(root: Path, names: Sequence[str], parts: Sequence[Dataset]) -> Datase
         category_ids=tuple(numbers[n] for n in order)
         if distinct
         else tuple(range(1, len(order) + 1)),
-        ids=tuple(ids),
+        ids=ids,
+        short_ids=short_ids,
         files=tuple(f for d in parts for f in d.files),
         sizes=np.concatenate([d.sizes for d in parts]),
         boxes=Boxes(**{c: np.concatenate([getattr(b, c) for b in boxes]) for c in Boxes.__slots__}),
         sources=tuple(s for d in parts for s in d.sources),
+        unread=tuple(dict.fromkeys(u for d in parts for u in d.unread)),
         subsets={n: _span(a, b) for n, a, b in zip(names, starts[:-1], starts[1:], strict=True)},
     )
 

@@ -14,13 +14,18 @@ from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 
 from mini_fsod.data.dataset import Boxes, Dataset
+from mini_fsod.data.folder import wrong_name
+from mini_fsod.data.home import listing
 from mini_fsod.data.pictures import SUFFIXES, is_picture, stays_inside
-from mini_fsod.errors import Problem
+from mini_fsod.data.text import is_text, number, shown
+from mini_fsod.errors import Problem, UserError
+from mini_fsod.files import is_file, is_folder, open_regular
 from mini_fsod.labels import VOC_CLASSES
 
 SETS = ("train", "val", "trainval", "test")
 MOST_BYTES = 1 << 24  # an XML file of one image; anything larger is something else
-DIRECTORIES = ("JPEGImages", "images", "Images", ".")
+DIRECTORIES = ("JPEGImages", "images", "Images")
+KEPT = {"name", "bndbox", "difficult"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,7 @@ class _Year:
 
     annotations: str  # folders and files relative to the data folder, "" or ending in /
     pictures: str
+    stems: frozenset[str]  # of the XML files
     names: frozenset[str]  # files in the pictures' folder
 
 
@@ -38,14 +44,28 @@ class _Record:
     file: str
     size: tuple[int, int]
     objects: list[tuple[int, str, tuple[float, float, float, float], bool]]
+    unread: set[str]  # tags of objects that have no place in the data set
 
 
 def voc_folders(root: Path) -> list[str]:
     """The years of a devkit below `root` ("VOC2007/"); [""] if `root` is such a folder itself."""
-    if (root / "Annotations").is_dir():
+    names = listing(root)
+    if "Annotations" in names and _has_xml(root / "Annotations"):
         return [""]
-    children = sorted(p for p in root.iterdir() if (p / "Annotations").is_dir())
-    return [f"{p.name}/" for p in children]
+    return [f"{n}/" for n in names if _has_xml(root / n / "Annotations")]
+
+
+def _has_xml(folder: Path) -> bool:
+    """Whether a folder Annotations is VOC's: really called so, and not full of JSON."""
+    if not is_folder(folder):
+        return False
+    try:
+        if folder.name not in os.listdir(folder.parent):
+            return False
+        names = os.listdir(folder)
+    except OSError:
+        return True  # to be told where it is read
+    return any(n.endswith(".xml") for n in names) or not any(n.endswith(".json") for n in names)
 
 
 def read_voc(root: Path, years: list[str]) -> tuple[Dataset, list[Problem]]:
@@ -54,49 +74,75 @@ def read_voc(root: Path, years: list[str]) -> tuple[Dataset, list[Problem]]:
     rows: dict[tuple[str, str], _Record] = {}
     sets: dict[str, list[tuple[str, str]]] = {}
     for prefix in years:
-        year = _year(root, prefix)
-        lists = _lists(root, prefix, problems)
+        year = _year(root, prefix, problems)
+        lists = _lists(root, prefix, year.stems, problems)
         for name, stems in lists.items():
             keys = [(prefix, stem) for stem in stems]
             sets.setdefault(name, []).extend(keys)
             if len(years) > 1:
                 sets[f"{prefix}{name}"] = keys
         wanted = dict.fromkeys(s for stems in lists.values() for s in stems)
-        for stem in sorted(wanted or _stems(root / year.annotations)):
+        for stem in sorted(wanted or year.stems):
             record = _read_file(root, year, stem, problems)
             if record is not None:
                 rows[prefix, stem] = record
     return _assemble(root, rows, sets), problems
 
 
-def _year(root: Path, prefix: str) -> _Year:
-    annotations = f"{prefix}Annotations/" if (root / prefix / "Annotations").is_dir() else prefix
-    for directory in DIRECTORIES:
-        if (root / prefix / directory).is_dir():
-            pictures = prefix if directory == "." else f"{prefix}{directory}/"
-            return _Year(annotations, pictures, frozenset(os.listdir(root / pictures)))
-    raise AssertionError("the folder itself is always there")
+def _year(root: Path, prefix: str, problems: list[Problem]) -> _Year:
+    def names_in(folder: str) -> list[str]:
+        try:
+            names = listing(root / folder)
+        except UserError as error:
+            what = "the folder cannot be read"
+            problems.append(Problem("folder-unreadable", folder, "", what, error.fix))
+            return []
+        problems.extend(wrong_name(folder + n) for n in names if not is_text(n))
+        return [n for n in names if is_text(n)]
+
+    own = names_in(prefix)
+    annotations = f"{prefix}Annotations/" if "Annotations" in own else prefix
+    directory = next((d for d in DIRECTORIES if d in own and is_folder(root / prefix / d)), "")
+    pictures = f"{prefix}{directory}/" if directory else prefix
+    files = own if annotations == prefix else names_in(annotations)
+    return _Year(
+        annotations,
+        pictures,
+        frozenset(n.removesuffix(".xml") for n in files if n.endswith(".xml")),
+        frozenset(own if pictures == prefix else names_in(pictures)),
+    )
 
 
-def _stems(folder: Path) -> Iterator[str]:
-    return (p.stem for p in folder.glob("*.xml"))
-
-
-def _lists(root: Path, prefix: str, problems: list[Problem]) -> dict[str, list[str]]:
+def _lists(
+    root: Path, prefix: str, stems: frozenset[str], problems: list[Problem]
+) -> dict[str, list[str]]:
     lists: dict[str, list[str]] = {}
     for name in SETS:
-        path = root / prefix / "ImageSets" / "Main" / f"{name}.txt"
-        if path.is_file():
-            lists[name] = []
-            for n, line in enumerate(path.read_text("utf-8", "replace").splitlines(), start=1):
-                stem = line.split()[0] if line.split() else ""
-                if stem and not stays_inside(stem):
-                    file = f"{prefix}ImageSets/Main/{name}.txt"
-                    what, fix = f"{stem!r} leaves the data folder", "list ids only"
-                    problems.append(Problem("path-outside", file, f"line {n}", what, fix))
-                elif stem:
-                    lists[name].append(stem)
+        file = f"{prefix}ImageSets/Main/{name}.txt"
+        if not is_file(root / file):
+            continue
+        lists[name] = []
+        try:
+            with open_regular(root / file) as source:
+                lines = source.read().decode("utf-8-sig", "replace").splitlines()
+        except OSError as error:
+            what = f"cannot be read ({error.strerror})"
+            problems.append(Problem("list-unreadable", file, "", what, "make it readable"))
+            continue
+        for n, line in enumerate(lines, start=1):
+            stem = _listed(line.strip(), stems)
+            if stem and not stays_inside(stem):
+                what, fix = f"{shown(stem)} leaves the data folder", "list ids only"
+                problems.append(Problem("path-outside", file, f"line {n}", what, fix))
+            elif stem:
+                lists[name].append(stem)
     return lists
+
+
+def _listed(line: str, stems: frozenset[str]) -> str:
+    """The id of a line: all of it, but for the column of -1, 0 or 1 in the lists of a class."""
+    words = line.rsplit(None, 1)
+    return words[0] if line not in stems and words[1:] in (["-1"], ["0"], ["1"]) else line
 
 
 def _read_file(root: Path, year: _Year, stem: str, problems: list[Problem]) -> _Record | None:
@@ -107,12 +153,13 @@ def _read_file(root: Path, year: _Year, stem: str, problems: list[Problem]) -> _
 
     path = root / name
     try:
-        if path.stat().st_size > MOST_BYTES:
-            wrong(
-                "xml-broken", "", "far too large for the annotation of one image", "remove the file"
-            )
-            return None
-        tree = fromstring(path.read_bytes(), forbid_dtd=True)
+        with open_regular(path) as source:
+            if os.fstat(source.fileno()).st_size > MOST_BYTES:
+                what = "far too large for the annotation of one image"
+                wrong("xml-broken", "", what, "remove the file")
+                return None
+            content = source.read()
+        tree = fromstring(content, forbid_dtd=True)
     except FileNotFoundError:
         wrong(
             "annotation-missing", "", "listed, but there is no such file", "add it or unlist the id"
@@ -127,21 +174,21 @@ def _read_file(root: Path, year: _Year, stem: str, problems: list[Problem]) -> _
         )
         return None
     except (ParseError, ValueError, LookupError, RecursionError) as error:
-        wrong("xml-broken", "", f"broken XML ({error})", "write the file again")
+        wrong("xml-broken", "", f"broken XML ({str(error)[:120]})", "write the file again")
         return None
     except OSError as error:
         wrong("xml-broken", "", f"cannot be read ({error.strerror})", "make it readable")
         return None
     if tree.tag != "annotation":
-        wrong(
-            "xml-shape", "", f"the root is <{tree.tag}>, not <annotation>", "write a VOC annotation"
-        )
+        what = f"the root is <{tree.tag[:60]}>, not <annotation>"
+        wrong("xml-shape", "", what, "write a VOC annotation")
         return None
     return _Record(
         source=name,
         file=_picture(year, stem, tree, wrong),
         size=_size(tree, wrong),
         objects=list(_objects(tree, wrong)),
+        unread={e.tag for part in tree.iterfind("object") for e in part} - KEPT,
     )
 
 
@@ -149,9 +196,8 @@ def _picture(year: _Year, stem: str, tree: Element, wrong: Any) -> str:
     """The picture named by <filename>, or found by the id with any usual suffix."""
     named = (tree.findtext("filename") or "").strip()
     if named and not stays_inside(named):
-        wrong(
-            "path-outside", "filename", f"{named!r} leaves the data folder", "name the file alone"
-        )
+        what = f"{shown(named)} leaves the data folder"
+        wrong("path-outside", "filename", what, "name the file alone")
         named = ""
     for guess in (named, *(stem + s for s in SUFFIXES), *(stem + s.upper() for s in SUFFIXES)):
         if guess in year.names and is_picture(guess):
@@ -162,13 +208,14 @@ def _picture(year: _Year, stem: str, tree: Element, wrong: Any) -> str:
 
 def _size(tree: Element, wrong: Any) -> tuple[int, int]:
     texts = [(tree.findtext(f"size/{key}") or "").strip() for key in ("width", "height")]
+    stated = " x ".join(t[:20] or "?" for t in texts)
     try:
-        width, height = (int(float(t)) for t in texts)
-        if 0 < width < 2**31 and 0 < height < 2**31:
-            return width, height
-        what = f"the size {width} x {height} is not one of a picture"
-    except (ValueError, OverflowError):
-        what = f"the size {' x '.join(t or '?' for t in texts)} is missing or no number"[:100]
+        width, height = (number(t) for t in texts)
+        if all(0 < v < 2**31 and v.is_integer() for v in (width, height)):
+            return int(width), int(height)
+        what = f"the size {stated} is not one of a picture"
+    except ValueError:
+        what = f"the size {stated} is missing or no number"
     wrong("size-wrong", "size", what, "state the picture's own size")
     return 0, 0
 
@@ -188,24 +235,29 @@ def _objects(
             continue
         try:
             x1, y1, x2, y2 = (
-                float(box.findtext(k) or "") for k in ("xmin", "ymin", "xmax", "ymax")
+                number(box.findtext(k) or "") for k in ("xmin", "ymin", "xmax", "ymax")
             )
         except ValueError:
             wrong(
                 "box-shape", place, "xmin, ymin, xmax, ymax are not four numbers", "correct the box"
             )
             continue
-        difficult = (part.findtext("difficult") or "0").strip() not in ("", "0")
+        difficult = (part.findtext("difficult") or "").strip()
+        if difficult not in ("", "0", "1"):
+            what = f"<difficult> is {shown(difficult)}, neither 0 nor 1"
+            wrong("flag-wrong", place, what, "use 0 or 1")
+            continue
         # VOC counts pixels from 1 and includes the last one; ours are edges from 0
-        yield n, name, (x1 - 1, y1 - 1, x2 - x1 + 1, y2 - y1 + 1), difficult
+        yield n, name, (x1 - 1, y1 - 1, x2 - x1 + 1, y2 - y1 + 1), difficult == "1"
 
 
 def _assemble(
     root: Path, rows: dict[tuple[str, str], _Record], sets: dict[str, list[tuple[str, str]]]
 ) -> Dataset:
     place = {key: i for i, key in enumerate(rows)}
-    stems = [stem for _, stem in rows]
+    stems = tuple(stem for _, stem in rows)
     unique = len(set(stems)) == len(stems)
+    unread = sorted({tag for record in rows.values() for tag in record.unread})
     objects = [(i, *o) for i, record in enumerate(rows.values()) for o in record.objects]
     names = sorted({o[2] for o in objects})
     number = {name: i for i, name in enumerate(names)}
@@ -216,7 +268,9 @@ def _assemble(
         root=root,
         classes=tuple(names),
         category_ids=tuple(table.index(name) + 1 for name in names),
-        ids=tuple(stems if unique else (prefix + stem for prefix, stem in rows)),
+        ids=stems if unique else tuple(prefix + stem for prefix, stem in rows),
+        short_ids=() if unique else stems,
+        unread=tuple(f"<{tag[:60]}> of objects" for tag in unread[:50]),
         files=tuple(record.file for record in rows.values()),
         sizes=np.array([r.size for r in rows.values()], dtype=np.int64).reshape(-1, 2),
         boxes=Boxes.of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -11,10 +11,32 @@ import yaml
 
 from mini_fsod.data.dataset import Boxes, Dataset
 from mini_fsod.data.folder import pictures_below, unique_ids
-from mini_fsod.data.pictures import PictureError, look_at, stays_inside
+from mini_fsod.data.pictures import PictureError, is_picture, look_at, stays_inside
+from mini_fsod.data.text import is_text, number, shown
 from mini_fsod.errors import Problem
+from mini_fsod.files import is_file, is_folder, open_regular, real
 
 SETS = ("train", "val", "valid", "test")
+MOST_BYTES = 1 << 20  # of data.yaml
+NOTHING = ("", "~", "null")  # how YAML leaves a value out
+
+
+class _Loader(yaml.BaseLoader):
+    """YAML of plain words: a class may be called no, on or 1.0.
+
+    Aliases are refused: a few lines of them unpack without end.
+    """
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases, which can unpack without end")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if len(set(keys)) < len(keys):
+            raise yaml.YAMLError(f"a key twice near line {node.start_mark.line + 1}")
+        return super().construct_mapping(node, deep)
 
 
 def read_yolo(config: Path) -> tuple[Dataset, list[Problem]]:
@@ -31,34 +53,45 @@ def read_yolo(config: Path) -> tuple[Dataset, list[Problem]]:
     table = _config(config, wrong)
     names = _names(table, wrong)
     sets = {
-        key: list(_pictures(root, table, key, wrong)) for key in SETS if table.get(key) is not None
+        key: list(dict.fromkeys(_pictures(root, table, key, problems.append, wrong)))
+        for key in SETS
+        if table.get(key, "") not in NOTHING
     }
     if not sets:
         wrong("yaml-shape", "", "no image set is named", "add train: images/train, val: images/val")
     files = list(dict.fromkeys(f for part in sets.values() for f in part))
     sizes = np.zeros((len(files), 2), dtype=np.int64)
     rows: list[tuple[int, int, int, float, float, float, float]] = []
+    polygons = 0
     for i, seen in enumerate(look_at([root / f for f in files])):
         if isinstance(seen, PictureError):
             continue  # told where pictures are looked at; without a size its boxes mean nothing
-        sizes[i] = seen[:2]
-        rows += [(i, *r) for r in _labels(root, files[i], len(names), seen[:2], wrong)]
+        width, height, turned = seen
+        # YOLO tools measure on the picture as it is seen; the size declared here turns it for us
+        sizes[i] = (height, width) if turned else (width, height)
+        for polygon, row in _labels(root, files[i], names, sizes[i].tolist(), wrong):
+            polygons += polygon
+            rows.append((i, *row))
     place = {f: i for i, f in enumerate(files)}
+    number_of = {number: c for c, number in enumerate(names)}
+    ids, short_ids = unique_ids(files)
     data = Dataset(
         kind="yolo",
         root=root,
-        classes=tuple(names),
-        category_ids=tuple(range(len(names))),
-        ids=unique_ids(files),
+        classes=tuple(names.values()),
+        category_ids=tuple(names),
+        ids=ids,
+        short_ids=short_ids,
         files=tuple(files),
         sizes=sizes,
         boxes=Boxes.of(
             [r[0] for r in rows],
             [r[3:] for r in rows],
-            [r[2] for r in rows],
+            [number_of[r[2]] for r in rows],
             record=[r[1] for r in rows],
         ),
         sources=tuple(label_file(f) for f in files),
+        unread=("polygons (their boxes are)",) if polygons else (),
         subsets={k: np.array([place[f] for f in part], dtype=np.int64) for k, part in sets.items()},
     )
     return data, problems
@@ -74,13 +107,17 @@ def label_file(picture: str) -> str:
     return str(PurePosixPath(*parts).with_suffix(".txt"))
 
 
-def _config(path: Path, wrong: Any) -> dict[str, Any]:
+def _config(path: Path, wrong: Any) -> dict[Any, Any]:
     try:
-        table = yaml.safe_load(path.read_text("utf-8"))
+        with open_regular(path) as source:
+            content = source.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            wrong("yaml-broken", "", "far too large for a table of names and folders", "shorten it")
+            return {}
+        table = yaml.load(content.decode("utf-8-sig"), _Loader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        wrong(
-            "yaml-broken", "", f"broken YAML ({' '.join(str(error).split())[:120]})", "correct it"
-        )
+        what = f"broken YAML ({' '.join(str(error).split())[:120]})"
+        wrong("yaml-broken", "", what, "correct it")
         return {}
     except OSError as error:
         wrong("yaml-broken", "", f"cannot be read ({error.strerror})", "make it readable")
@@ -91,44 +128,79 @@ def _config(path: Path, wrong: Any) -> dict[str, Any]:
     return table
 
 
-def _names(table: dict[str, Any], wrong: Any) -> list[str]:
-    names = table.get("names")
-    if isinstance(names, dict) and set(names) == set(range(len(names))):
-        names = [names[i] for i in range(len(names))]
-    if not isinstance(names, list) or not names:
+def _names(table: Mapping[Any, Any], wrong: Any) -> dict[int, str]:
+    """The classes by their number: that of a table, else counted from 0."""
+    given = table.get("names")
+    if isinstance(given, list):
+        given = {str(n): name for n, name in enumerate(given)}
+    if not isinstance(given, dict) or not given:
         wrong("yaml-shape", "names", "the class names are missing", "add names: [cat, dog]")
-        return []
-    if any(not isinstance(n, str | int | float) or isinstance(n, bool) for n in names):
-        wrong("yaml-shape", "names", "a class name is not text", "put names in quotes")
-    if "nc" in table and table["nc"] != len(names):
-        what = f"nc says {table['nc']}, but there are {len(names)} names"
+        return {}
+    names: dict[int, str] = {}
+    for key, name in given.items():
+        if not (isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 10):
+            wrong("yaml-shape", "names", f"{shown(key)} is not the number of a class", "count them")
+        elif not isinstance(name, str) or name.strip() in NOTHING or not is_text(name):
+            what = f"the name of class {key} is not text: {shown(name)}"
+            wrong("name-wrong", "names", what, "name the class")
+        elif name.strip() in names.values():
+            what = f"{shown(name.strip())} is the name of several classes"
+            wrong("class-twice", "names", what, "use one number for it")
+            names[int(key)] = name.strip()
+        else:
+            names[int(key)] = name.strip()
+    count = table.get("nc", "")
+    if count not in NOTHING and count != str(len(given)):
+        what = f"nc says {shown(count)}, but there are {len(given)} names"
         wrong("yaml-shape", "nc", what, "correct nc or the names")
-    return [str(n).strip() for n in names]
+    return dict(sorted(names.items()))
 
 
-def _pictures(root: Path, table: dict[str, Any], key: str, wrong: Any) -> Iterator[str]:
+def _pictures(
+    root: Path, table: Mapping[Any, Any], key: str, tell: Any, wrong: Any
+) -> Iterator[str]:
     """The pictures of one set, relative to the root: a folder, a text file of paths, or a list."""
     entries = table[key] if isinstance(table[key], list) else [table[key]]
+    base = table.get("path", "")
     for entry in entries:
         if not isinstance(entry, str) or not entry:
-            wrong("yaml-shape", key, f"{entry!r} is no path"[:100], "name a folder below data.yaml")
+            wrong("yaml-shape", key, f"{shown(entry)} is no path", "name a folder below data.yaml")
             continue
-        place = _inside(root, str(table.get("path") or ""), entry)
+        place = _inside(root, base if isinstance(base, str) else "", entry)
         if place is None:
-            what = f"{entry!r} does not exist below the data folder"
+            what = f"{shown(entry)} does not exist below the data folder"
             wrong("path-outside", key, what, "put data.yaml beside images/ and use relative paths")
-        elif place.is_dir():
-            prefix = place.relative_to(root.resolve()).as_posix()
-            yield from (f"{prefix}/{f}" if prefix != "." else f for f in pictures_below(place))
+            continue
+        below = place.relative_to(real(root)).as_posix()
+        if is_folder(place):
+            prefix = "" if below == "." else f"{below}/"
+            yield from (f"{prefix}{f}" for f in pictures_below(place, tell))
         else:
-            for n, line in enumerate(place.read_text("utf-8", "replace").splitlines(), start=1):
-                name = line.strip().removeprefix("./")
-                if name and not stays_inside(name):
-                    file = place.relative_to(root.resolve()).as_posix()
-                    what, fix = f"{name!r} leaves the data folder", "use paths inside it"
-                    wrong("path-outside", f"line {n}", what, fix, file)
-                elif name:
-                    yield name
+            yield from _listed(place, below, key, wrong)
+
+
+def _listed(place: Path, file: str, key: str, wrong: Any) -> Iterator[str]:
+    """The pictures that a text file names, a line each."""
+    fix = "name a folder of pictures, or a text file that lists them"
+    if is_picture(file):
+        wrong("yaml-shape", key, f"{shown(file)} is a single picture", fix)
+        return
+    try:
+        with open_regular(place) as source:
+            text = source.read().decode("utf-8-sig")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", "not UTF-8 text")
+        wrong("yaml-shape", key, f"{shown(file)} cannot be read ({reason})", fix)
+        return
+    for n, line in enumerate(text.splitlines(), start=1):
+        name = line.strip().removeprefix("./")
+        if name and not is_picture(name):
+            wrong("list-broken", f"line {n}", f"{shown(name)} is no picture", "list pictures", file)
+        elif name and not stays_inside(name):
+            what, fix = f"{shown(name)} leaves the data folder", "use paths inside it"
+            wrong("path-outside", f"line {n}", what, fix, file)
+        elif name:
+            yield name
 
 
 def _inside(root: Path, base: str, entry: str) -> Path | None:
@@ -137,28 +209,31 @@ def _inside(root: Path, base: str, entry: str) -> Path | None:
     Exports of labelling sites say ../train/images beside train/, or name a folder of another
     machine in `path`; what lies beside data.yaml is meant then.
     """
-    home = root.resolve()
+    home = real(root)
     bare = entry
     while bare.startswith(("../", "./")):
         bare = bare.split("/", 1)[1]
     for guess in (home / base / entry, home / entry, home / bare):
-        place = guess.resolve()
-        if place.exists() and (place == home or home in place.parents):
+        place = real(guess)
+        inside = place == home or home in place.parents
+        if inside and (is_folder(place) or is_file(place)):
             return place
     return None
 
 
 def _labels(
-    root: Path, picture: str, classes: int, size: tuple[int, int], wrong: Any
-) -> Iterator[tuple[int, int, float, float, float, float]]:
-    """(line, class, x, y, width, height) in pixels; a polygon gives its bounding box."""
+    root: Path, picture: str, names: Mapping[int, str], size: list[int], wrong: Any
+) -> Iterator[tuple[bool, tuple[int, int, float, float, float, float]]]:
+    """(line, class, x, y, width, height) in pixels; a polygon, told first, gives its box."""
     file = label_file(picture)
     try:
-        text = (root / file).read_text("utf-8")
+        with open_regular(root / file) as source:
+            text = source.read().decode("utf-8-sig")
     except FileNotFoundError:
         return
     except (OSError, ValueError) as error:
-        wrong("label-broken", "", f"cannot be read ({error})", "write the file again", file)
+        reason = getattr(error, "strerror", "not UTF-8 text")
+        wrong("label-broken", "", f"cannot be read ({reason})", "write the file again", file)
         return
     width, height = size
     for n, line in enumerate(text.splitlines(), start=1):
@@ -166,7 +241,7 @@ def _labels(
         if not words:
             continue
         try:
-            number, *values = (float(w) for w in words)
+            own, *values = (number(w) for w in words)
         except ValueError:
             wrong("label-broken", f"line {n}", "not all are numbers", "correct the line", file)
             continue
@@ -174,8 +249,9 @@ def _labels(
             what = f"{len(words)} numbers: a line has 5, or a class and the points of a polygon"
             wrong("label-broken", f"line {n}", what, "correct the line", file)
             continue
-        if not number.is_integer() or not 0 <= number < classes:
-            what = f"class {words[0][:20]} is not one of 0 to {classes - 1}"
+        if own not in names:
+            known = ", ".join(map(str, list(names)[:20]))
+            what = f"class {words[0][:20]} is not one of {known}"
             wrong("id-unknown", f"line {n}", what, "correct it, or add the class to names", file)
             continue
         if len(values) == 4:
@@ -184,4 +260,5 @@ def _labels(
         else:
             left, top = min(values[0::2]), min(values[1::2])
             w, h = max(values[0::2]) - left, max(values[1::2]) - top
-        yield n, int(number), left * width, top * height, w * width, h * height
+        row = (n, int(own), left * width, top * height, w * width, h * height)
+        yield len(values) > 4, row

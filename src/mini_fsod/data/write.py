@@ -1,0 +1,59 @@
+"""Any data set as COCO JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mini_fsod.data.dataset import Dataset, ImageId
+from mini_fsod.files import write_json
+from mini_fsod.labels import LabelMap
+
+
+def write_coco(
+    path: Path, data: Dataset, labels: LabelMap, info: Mapping[str, Any], first: int = 1
+) -> None:
+    """The data set as COCO JSON. Ids that are no numbers are counted from `first`, and kept as
+    `source_id`. The numbers of the classes stay; their roles go along in `info.label_map`.
+    """
+    numbers: dict[ImageId, int] = {
+        own: own if isinstance(own, int) else n for n, own in enumerate(data.ids, start=first)
+    }
+    images = [
+        {"id": numbers[own], "file_name": name, "width": width, "height": height}
+        | ({} if isinstance(own, int) else {"source_id": own})
+        for own, name, (width, height) in zip(
+            data.ids, data.files, data.sizes.tolist(), strict=True
+        )
+    ]
+    boxes = data.boxes
+    annotations = []
+    for n, (image, box, label, area) in enumerate(
+        zip(*(a.tolist() for a in (boxes.image, boxes.xywh, boxes.label, boxes.area)), strict=True)
+    ):
+        annotations.append(
+            {
+                "id": n + 1,
+                "image_id": numbers[data.ids[image]],
+                "category_id": data.category_ids[label],
+                "bbox": box,
+                "area": area,
+                "iscrowd": int(boxes.crowd[n]),
+            }
+            | ({"ignore": 1} if boxes.ignore[n] else {})
+            | ({"difficult": 1} if boxes.difficult[n] else {})
+        )
+    categories = [
+        {"id": number, "name": name}
+        for number, name in zip(data.category_ids, data.classes, strict=True)
+    ]
+    write_json(
+        path,
+        {
+            "info": {**info, "label_map": labels.to_json()},
+            "images": images,
+            "annotations": annotations,
+            "categories": categories,
+        },
+    )

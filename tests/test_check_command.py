@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import tiny
 
@@ -183,3 +184,25 @@ def test_class_names_are_not_broken_at_80_columns(
     _, out, _ = mini("check", path, "--novel", "bus", "--no-sheet")
     assert re.search(rf"^{name} +2 ", out, re.MULTILINE)
     assert "beside a base object" in out
+
+
+def test_standard_output_on_a_full_disk(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    words = ["check", str(tiny.write_coco(tmp_path)), "--no-sheet", "--json"]
+    with Path("/dev/full").open("wb") as full:
+        said = subprocess.run(
+            [sys.executable, "-m", "mini_fsod", *words], stdout=full, stderr=subprocess.PIPE
+        )
+    assert said.returncode != 0
+    assert b"No space left" in said.stderr
+    assert b"Traceback" not in said.stderr
+
+
+def test_broken_exif_is_nothing_to_warn_of(tmp_path: Path, mini) -> None:
+    path = tiny.write_coco(tmp_path)
+    exif = b"Exif\0\0II*\0\x08\0\0\0\xff\xff" + b"\x12\x01" * 50
+    Image.new("RGB", (100, 80)).save(tmp_path / "a.png", "JPEG", exif=exif)
+    code, _, err = mini("check", path, "--images", "--sheet", tmp_path / "sheet.png")
+    assert code == 0
+    assert "Warning" not in err

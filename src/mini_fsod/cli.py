@@ -239,5 +239,9 @@ def main() -> None:
 
         show.error(error)
         sys.exit(2)
+    except OSError as error:
+        # what nobody could foresee: standard output on a full disk, a folder that goes away
+        print(f"Error {error}", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -5,6 +5,7 @@ Base classes share one quiet colour and novel ones one strong colour, everywhere
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -253,13 +254,12 @@ def sheet_of(
     cell that says so.
     """
     offsets = dataset.offsets
-    return contact_sheet(
-        [_cell_of(dataset, labels, i, slice(offsets[i], offsets[i + 1]), cell) for i in images],
-        columns,
-        cell,
-        title,
-        _legend(dataset, labels),
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # decoders warn of broken EXIF and the like
+        cells = [
+            _cell_of(dataset, labels, i, slice(offsets[i], offsets[i + 1]), cell) for i in images
+        ]
+    return contact_sheet(cells, columns, cell, title, _legend(dataset, labels))
 
 
 def _legend(dataset: Dataset, labels: LabelMap) -> list[tuple[str, Rgb]]:

@@ -72,6 +72,7 @@ def test_boxes_of_voc_and_yolo_name_file_and_record(tmp_path: Path) -> None:
         (lambda c: c["annotations"][1].update(category_id=77), "id-unknown", "annotation 2"),
         (lambda c: c["annotations"][1].update(category_id=False), "id-wrong", "annotation 2"),
         (lambda c: c["annotations"].append(3), "json-shape", "annotations[5]"),
+        (lambda c: c["images"][1].update(id=1e308), "id-wrong", "images[1]"),
         (lambda c: c["images"][1].update(id=10), "id-twice", "image 10"),
         (lambda c: c["images"][1].pop("file_name"), "key-missing", "image 11"),
         (lambda c: c["images"][1].pop("width"), "size-missing", "image 11"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tiny
-from mini_fsod.data.check import box_problems
+from mini_fsod.data.check import box_problems, picture_problems
 from mini_fsod.data.read import look
+from mini_fsod.data.repair import repair, write_repaired
 from mini_fsod.errors import UserError
+from mini_fsod.labels import LabelMap
 
 EXAMPLES = 1200
 
@@ -246,3 +249,19 @@ def test_data_yaml(tmp_path_factory: pytest.TempPathFactory, text: bytes) -> Non
     home.mkdir(exist_ok=True)
     (home / "data.yaml").write_bytes(text)
     assert told_or_read(home) is None
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None)
+@given(text=damaged_json())
+def test_a_repaired_copy_is_sound(tmp_path_factory: pytest.TempPathFactory, text: bytes) -> None:
+    home = tmp_path_factory.getbasetemp() / "damaged-coco"
+    path = tiny.write_coco(home)
+    path.write_bytes(text)
+    out = home / "repaired"
+    shutil.rmtree(out, ignore_errors=True)
+    data, _ = look(path)
+    good = repair(data, picture_problems(data, decode=True)[1])
+    if len(good.data):
+        write_repaired(out, good.data, good.labels(LabelMap(data.classes[1:], data.classes[:1])))
+        assert told_or_read(out) == tiny.boxes_of(good.data)

@@ -221,6 +221,12 @@ def test_what_is_there_is_left_alone(tmp_path: Path, what: Any, message: str) ->
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_loop_of_links_is_told(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(UserError, match="cannot be written"):
+        write_demo_data(tmp_path / "loop" / "out", TINY)
+
+
 def test_an_interrupted_run_leaves_nothing_behind(tmp_path: Path) -> None:
     def stop(done: int, total: int) -> None:
         raise KeyboardInterrupt

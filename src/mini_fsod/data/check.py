@@ -119,7 +119,7 @@ def picture_problems(
     seen = look_at([data.path(i) for i in range(len(data))], decode, progress)
     for i, found in enumerate(seen):
         own = str(data.ids[i])
-        record = "" if data.kind == "folder" else f"image {own}: {data.files[i]}"
+        record = "" if data.kind == "folder" else f"image {own}: {data.files[i][:200]}"
         if isinstance(found, PictureError):
             fix = PICTURE_FIXES[found.kind]
             problems.append(Problem(found.kind, data.sources[i], record, found.what, fix))

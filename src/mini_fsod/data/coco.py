@@ -118,9 +118,10 @@ def _integer(value: Any) -> bool:
 def _meant(value: Any) -> set[int]:
     """The integer that "7", 7.0 or true stand for, to other tools."""
     try:
-        return {int(value)} if len(str(value)) < 19 else set()
+        number = int(value)
     except (ValueError, TypeError, OverflowError):
         return set()
+    return {number} if _integer(number) else set()
 
 
 def _checked_id(

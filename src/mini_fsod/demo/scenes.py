@@ -33,6 +33,7 @@ from mini_fsod.demo.digits import (
     material,
 )
 from mini_fsod.errors import UserError
+from mini_fsod.files import real
 
 RECIPE = 1  # raise it whenever a scene comes out differently: old sets are then told from new ones
 PARTS = {"train": (1000, 1), "shots": (150, 100_001), "test": (250, 200_001)}  # scenes, first id
@@ -257,7 +258,7 @@ def write_demo_data(
         )
     counts = {part: max(1, round(scenes * scale)) for part, (scenes, _) in PARTS.items()}
     fingerprint = _fingerprint(seed, counts)
-    out = out.resolve()
+    out = real(out)
     partial = out.parent / f".{out.name}.{os.getpid()}.partial"
     try:
         if _is_there(out, fingerprint, counts):

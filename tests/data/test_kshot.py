@@ -11,7 +11,7 @@ import tiny
 from mini_fsod.data.dataset import Boxes, Dataset
 from mini_fsod.data.kshot import balanced_set, draw, fingerprint, training_part
 from mini_fsod.data.read import read
-from mini_fsod.data.split import base_set, hidden
+from mini_fsod.data.split import arranged, base_set, hidden
 from mini_fsod.errors import UserError
 from mini_fsod.labels import LabelMap, split_by_novel
 
@@ -142,6 +142,16 @@ def test_sample_command_says_what_is_missing(tmp_path: Path, mini) -> None:
     code, _, said = mini("sample", tmp_path / "voc", "--novel", "bird", "--shots", 1, "-o", out)
     assert (code, '"bus" has 0' in said) == (2, True)
     assert not out.exists()
+
+
+def test_arranged_puts_classes_in_the_order_of_the_label_map(tmp_path: Path) -> None:
+    data = read(tiny.write_coco(tmp_path))
+    wanted = LabelMap(("car", "boat"), ("bird",))
+    part = arranged(data, wanted)
+    assert part.classes == ("car", "boat", "bird")
+    assert part.category_ids[0] == 7
+    assert len(set(part.category_ids)) == 3
+    assert tiny.boxes_of(part) == {box for box in tiny.EXPECTED if box[1] != "bus"}
 
 
 GOLDEN = ["115be1365f8abcf5", "ba7463b272f9f528"]

@@ -12,6 +12,8 @@ from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 from torchvision.ops import FrozenBatchNorm2d
 
+from mini_fsod.detector.nms import by_matrix
+
 WIDTH = 64  # of the box head: 1024 would cost most of the tests' time
 
 
@@ -28,6 +30,13 @@ def shake(model: Any, logits: float) -> None:
         model.rpn.head.bbox_pred.weight.normal_(std=0.02)
         model.roi_heads.box_predictor.cls_score.weight.normal_(std=logits)
         model.roi_heads.box_predictor.bbox_pred.weight.normal_(std=0.2)
+
+
+@pytest.fixture
+def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NMS in the form that waits for nothing, which the CPU takes only inside compiled steps."""
+    monkeypatch.setattr("mini_fsod.detector.nms.nms", by_matrix)
+    monkeypatch.setattr("mini_fsod.detector.postprocess.nms", by_matrix)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mini_fsod.detector import kernels
 from mini_fsod.detector.atlas import pool_on_atlas, pool_on_cells
-from mini_fsod.detector.nms import _nms_chunk
+from mini_fsod.detector.nms import by_matrix
 
 
 def random_boxes(images: int, n: int, width: float, height: float, seed: int) -> Tensor:
@@ -23,20 +23,21 @@ def random_boxes(images: int, n: int, width: float, height: float, seed: int) ->
 
 
 def check_suppress(device: str) -> None:
-    for n in (0, 1, 64, 65, 1500 if device == "cuda" else 140):
+    for n in (0, 1, 65, 1500 if device == "cuda" else 100):
         for groups in (1, 3):
             boxes = random_boxes(2, n, 60.0, 50.0, seed=n).to(device)
             rng = torch.Generator().manual_seed(n)
             valid = (torch.rand(2, n, generator=rng) > 0.1).to(device)
             group = torch.randint(0, groups, (2, n), generator=rng).to(device)
             keep = kernels.suppress(boxes, valid, group, 0.5)
-            wanted, settled = _nms_chunk(boxes, valid, 0.5, group, rounds=None)
+            wanted, settled = by_matrix(boxes, valid, 0.5, group, rounds=None)
             assert settled.all()
             assert torch.equal(keep, wanted), (n, groups)
 
 
 def check_pool(device: str) -> None:
-    canvas, channels, number = (96, 128), 12, 20
+    canvas, channels, number = (96, 128), 6, 8
+    size = 7 if device == "cuda" else 3  # the interpreter takes a millisecond a bin
     boxes = random_boxes(2, number, canvas[1], canvas[0], seed=1).to(device)
     boxes[:, -1] = 0  # padding
     torch.manual_seed(0)
@@ -44,11 +45,11 @@ def check_pool(device: str) -> None:
         torch.randn(2, channels, canvas[0] // s, canvas[1] // s, device=device)
         for s in (4, 8, 16, 32)
     ]
-    weight = torch.randn(2, number, channels, 7, 7, device=device)
+    weight = torch.randn(2, number, channels, size, size, device=device)
     results = []
     for way in (pool_on_cells, pool_on_atlas):
         own = [level.clone().requires_grad_() for level in levels]
-        pooled = way(own, boxes, 7, 2)
+        pooled = way(own, boxes, size, 2)
         (pooled * weight).sum().backward()
         results.append([pooled.detach(), *(level.grad for level in own)])
     for ours, plain in zip(*results, strict=True):

@@ -82,6 +82,7 @@ def test_thresholds_sizes_and_normalisation_come_from_the_model(torchvision_mode
     assert_same(again.predict(images), wanted)
 
 
+@pytest.mark.usefixtures("as_on_a_device")
 @pytest.mark.parametrize(
     ("candidates", "rounds"), [(60, 12), (1024, 1)], ids=["candidates", "rounds"]
 )

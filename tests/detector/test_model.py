@@ -254,6 +254,7 @@ class Waits(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.usefixtures("as_on_a_device")
 def test_a_step_and_a_detection_wait_for_nothing() -> None:
     detector = small(iou_branch=True)
     draw = torch.tensor(3)

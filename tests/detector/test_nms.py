@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import mini_fsod.detector.nms as module
-from mini_fsod.detector.nms import nms
+from mini_fsod.detector.nms import by_matrix, nms
 
 
 def cluttered(images: int, n: int, clusters: int, seed: int, grid: float = 0.0) -> Tensor:
@@ -47,16 +47,17 @@ def test_keeps_what_torchvision_keeps(
 ) -> None:
     boxes = cluttered(2, n, clusters, seed, grid)
     valid = torch.rand(2, n, generator=torch.Generator().manual_seed(seed)) < 0.8
-    keep, settled = nms(boxes, valid, threshold, rounds=None)
-    assert settled.all()
-    assert torch.equal(keep, kept_by_torchvision(boxes, valid, threshold))
+    for way in (by_matrix, nms):
+        keep, settled = way(boxes, valid, threshold, rounds=None)
+        assert settled.all()
+        assert torch.equal(keep, kept_by_torchvision(boxes, valid, threshold))
 
 
 @pytest.mark.parametrize("clusters", [3, 40])
 def test_a_thousand_crowded_boxes_settle_in_the_usual_rounds(clusters: int) -> None:
     boxes = cluttered(2, 1000, clusters, seed=clusters)
     valid = torch.ones(2, 1000, dtype=torch.bool)
-    keep, settled = nms(boxes, valid, 0.7)
+    keep, settled = by_matrix(boxes, valid, 0.7)
     assert settled.all()
     assert torch.equal(keep, kept_by_torchvision(boxes, valid, 0.7))
 
@@ -67,11 +68,11 @@ def test_a_chain_needs_its_rounds_and_says_so() -> None:
     boxes = torch.stack((x, torch.zeros(8), x + 10, torch.full((8,), 10.0)), -1)[None]
     valid = torch.ones(1, 8, dtype=torch.bool)
     wanted = [True, False] * 4
-    keep, settled = nms(boxes, valid, 0.4, rounds=8)
+    keep, settled = by_matrix(boxes, valid, 0.4, rounds=8)
     assert (keep[0].tolist(), settled.tolist()) == (wanted, [True])
-    keep, settled = nms(boxes, valid, 0.4, rounds=3)
+    keep, settled = by_matrix(boxes, valid, 0.4, rounds=3)
     assert (keep[0].tolist() == wanted, settled.tolist()) == (False, [False])
-    keep, settled = nms(boxes, valid, 0.4, rounds=None)
+    keep, settled = by_matrix(boxes, valid, 0.4, rounds=None)
     assert (keep[0].tolist(), settled.tolist()) == (wanted, [True])
 
 
@@ -80,6 +81,7 @@ def test_only_boxes_of_one_group_meet() -> None:
     label = torch.randint(4, (2, 120), generator=torch.Generator().manual_seed(5))
     valid = torch.ones(2, 120, dtype=torch.bool)
     keep, _ = nms(boxes, valid, 0.5, group=label)
+    assert torch.equal(keep, by_matrix(boxes, valid, 0.5, group=label)[0])
     for c in range(4):
         alone = kept_by_torchvision(boxes, label == c, 0.5)
         assert torch.equal(keep & (label == c), alone)
@@ -93,8 +95,8 @@ def test_an_invalid_box_neither_suppresses_nor_survives() -> None:
 
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     boxes, valid = cluttered(5, 60, 2, seed=1), torch.ones(5, 60, dtype=torch.bool)
-    whole, _ = nms(boxes, valid, 0.5, group=valid.long())
+    whole, _ = by_matrix(boxes, valid, 0.5, group=valid.long())
     monkeypatch.setattr(module, "LARGEST_MATRIX", 2 * 60 * 60)
-    parts, settled = nms(boxes, valid, 0.5, group=valid.long())
+    parts, settled = by_matrix(boxes, valid, 0.5, group=valid.long())
     assert torch.equal(parts, whole)
     assert settled.shape == (5,)

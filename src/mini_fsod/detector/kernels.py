@@ -277,7 +277,7 @@ def _settle(bits, valid, kept, keep, number, words, BLOCK: tl.constexpr, WORDS: 
     kept += image * words
     inner = tl.arange(0, BLOCK)
     each = tl.arange(0, WORDS)
-    for block in range(0, blocks):
+    for block in range(blocks):
         row = block * BLOCK + inner
         own = block * (BLOCK // 32)  # the first word of this block
         before = tl.load(kept + each, each < own, 0)

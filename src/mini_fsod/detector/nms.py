@@ -4,7 +4,8 @@ A box is kept unless a better kept one overlaps it. With the boxes sorted, this 
 solution, and repeating it from "all kept" reaches that solution: a box is final after as many
 rounds as its longest chain of suppression, 4 to 8 in practice. A fixed number of rounds needs no
 wait for the device; the flag that says whether the last round still changed something is read
-later, if ever. On CUDA a kernel of our own comes to rest by itself (`kernels.py`).
+later, if ever. That is for compiled steps and devices without a kernel of their own: on CUDA ours
+comes to rest by itself (`kernels.py`), on the CPU torchvision's loop over boxes is quicker.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
+import torchvision.ops
 from torch import Tensor
 
 from mini_fsod.detector.boxes import pairwise_iou
@@ -40,10 +42,24 @@ def nms(
         within = torch.zeros_like(valid, dtype=torch.int32) if group is None else group
         keep = suppress(boxes, valid, within, _below(threshold))
         return keep, keep.new_ones(len(keep))
+    if boxes.device.type == "cpu" and not torch.compiler.is_compiling():
+        keep = one_by_one(boxes, valid, threshold, group)
+        return keep, keep.new_ones(len(keep))
+    return by_matrix(boxes, valid, threshold, group, rounds)
+
+
+def by_matrix(
+    boxes: Tensor,
+    valid: Tensor,
+    threshold: float,
+    group: Tensor | None = None,
+    rounds: int | None = 12,
+) -> tuple[Tensor, Tensor]:
+    """`nms` as rounds over a matrix of overlaps, some images at a time."""
     images, n = valid.shape
     step = max(1, LARGEST_MATRIX // max(1, n * n))
     parts = [
-        _nms_chunk(
+        _chunk(
             boxes[i : i + step],
             valid[i : i + step],
             threshold,
@@ -53,6 +69,22 @@ def nms(
         for i in range(0, images, step)
     ]
     return torch.cat([keep for keep, _ in parts]), torch.cat([settled for _, settled in parts])
+
+
+def one_by_one(
+    boxes: Tensor, valid: Tensor, threshold: float, group: Tensor | None = None
+) -> Tensor:
+    """Torchvision's loop over boxes, which on the CPU beats any matrix."""
+    keep = torch.zeros_like(valid)
+    for i in range(len(boxes)):
+        kinds = [valid[i]]
+        if group is not None:
+            kinds = [valid[i] & (group[i] == kind) for kind in set(group[i][valid[i]].tolist())]
+        for kind in kinds:
+            rows = kind.nonzero().flatten()
+            order = -torch.arange(len(rows), dtype=boxes.dtype)
+            keep[i, rows[torchvision.ops.nms(boxes[i, rows], order, threshold)]] = True
+    return keep
 
 
 def nms_parts(
@@ -75,7 +107,7 @@ def nms_parts(
     return keep, settled.view(len(boxes), -1).all(1)
 
 
-def _nms_chunk(
+def _chunk(
     boxes: Tensor, valid: Tensor, threshold: float, group: Tensor | None, rounds: int | None
 ) -> tuple[Tensor, Tensor]:
     n = valid.shape[1]

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import tiny
+from mini_fsod.data.read import read
+from mini_fsod.data.split import arranged
+from mini_fsod.detector import build
+from mini_fsod.detector.model import Detector
+from mini_fsod.detector.settings import RoISettings, RPNSettings
+from mini_fsod.eval.score import score
+from mini_fsod.feed.batches import Plan, Schedule, each_once
+from mini_fsod.feed.cache import cached_pictures
+from mini_fsod.feed.resident import Batch, Resident, Targets
+from mini_fsod.labels import LabelMap
+from mini_fsod.train.detect import detect_all
+from mini_fsod.train.step import Step, make_optimiser
+
+CPU = torch.device("cpu")
+LABELS = LabelMap(("car", "bus"), ("bird",))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> tuple[Callable[[Plan], Batch], np.ndarray]:
+    data = arranged(read(tiny.write_coco(tmp_path / "data")), LABELS)
+    pictures = cached_pictures(data, tmp_path / "cache", 64, 128, workers=1)
+    return Resident(pictures, Targets.of(data.boxes, len(data)), CPU).batch, pictures.own
+
+
+def detector() -> Detector:
+    torch.manual_seed(0)
+    rpn = RPNSettings(
+        before_nms_train=100, before_nms_test=50, after_nms_train=60, after_nms_test=40
+    )
+    roi = RoISettings(samples=32, width=64)
+    return build(3, "resnet18", norm="group", rpn=rpn, roi=roi)
+
+
+def test_steps_bring_the_loss_down(source: tuple[Callable[[Plan], Batch], np.ndarray]) -> None:
+    batch_of, own = source
+    model = detector()
+    optimiser = make_optimiser(model, CPU, 0.9, 1e-4)
+    optimiser.param_groups[0]["lr"].fill_(0.005)
+    step = Step(model.losses, optimiser, CPU, bf16=False)
+    schedule = Schedule(own, 3, (64,), 128, seed=0, flip=False)
+    totals = [step(batch_of(schedule.plan(0)), torch.tensor(n)).sum().item() for n in range(12)]
+    assert step.names == (
+        "loss_objectness",
+        "loss_rpn_box_reg",
+        "loss_classifier",
+        "loss_box_reg",
+    )
+    assert all(np.isfinite(totals))
+    assert np.mean(totals[-3:]) < 0.8 * totals[0]
+
+
+def test_a_step_is_what_its_parts_are(
+    source: tuple[Callable[[Plan], Batch], np.ndarray],
+) -> None:
+    """The same weights after one step as by hand."""
+    batch_of, own = source
+    batch = batch_of(Schedule(own, 3, (64,), 128, seed=0).plan(0))
+    ours, by_hand = detector(), detector()
+    optimiser = make_optimiser(ours, CPU, 0.9, 1e-4)
+    optimiser.param_groups[0]["lr"].fill_(0.01)
+    Step(ours.losses, optimiser, CPU, bf16=False)(batch, torch.tensor(5))
+
+    from mini_fsod.detector import Targets as Truth
+
+    truth = Truth(batch.boxes, batch.labels, batch.valid)
+    losses = by_hand.losses(batch.images, batch.sizes, truth, torch.tensor(5))
+    sum(losses.values()).backward()
+    torch.optim.SGD(by_hand.parameters(), 0.01, 0.9, weight_decay=1e-4).step()
+    for a, b in zip(ours.parameters(), by_hand.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_detections_of_a_data_set(
+    tmp_path: Path, source: tuple[Callable[[Plan], Batch], np.ndarray]
+) -> None:
+    """Every image once, whatever fills up the last batch; boxes in the pictures' own pixels."""
+    batch_of, own = source
+    model = detector()
+    with torch.no_grad():
+        model.predictor.classifier.weight.normal_(std=0.5)
+    found = detect_all(model, batch_of, each_once(own, 2, 48, 96), CPU, bf16=False)
+    assert set(found.image.tolist()) == {0, 1, 2}
+    assert np.bincount(found.image).max() <= model.settings.test.detections
+    right = found.xywh[:, :2] + found.xywh[:, 2:]
+    assert (right <= own[found.image][:, ::-1] + 1e-3).all()
+    data = arranged(read(tmp_path / "data" / "annotations.json"), LABELS)
+    assert score(data, found, LABELS, "voc07")["images"] == 3

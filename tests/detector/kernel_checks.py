@@ -1,4 +1,4 @@
-"""Run by test_kernels.py: python kernel_checks.py cpu|cuda"""
+"""Run by test_kernels.py: python kernel_checks.py cpu|cuda|compile"""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import sys
 import torch
 from torch import Tensor
 
-from mini_fsod.detector import kernels
 from mini_fsod.detector.atlas import pool_on_atlas, pool_on_cells
+from mini_fsod.detector.kernels.finish import finish
+from mini_fsod.detector.kernels.nms import suppress
 from mini_fsod.detector.nms import by_matrix
 
 
@@ -29,7 +30,7 @@ def check_suppress(device: str) -> None:
             rng = torch.Generator().manual_seed(n)
             valid = (torch.rand(2, n, generator=rng) > 0.1).to(device)
             group = torch.randint(0, groups, (2, n), generator=rng).to(device)
-            keep = kernels.suppress(boxes, valid, group, 0.5)
+            keep = suppress(boxes, valid, group, 0.5)
             wanted, settled = by_matrix(boxes, valid, 0.5, group, rounds=None)
             assert settled.all()
             assert torch.equal(keep, wanted), (n, groups)
@@ -65,7 +66,7 @@ def check_finish(device: str) -> None:
     for residual, relu in ((None, True), (other, True), (other, False), (None, False)):
         a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
         rest = None if residual is None else residual.clone().requires_grad_()
-        out = kernels.finish(a, shift, rest, relu)
+        out = finish(a, shift, rest, relu)
         wanted = b + shift.view(1, -1, 1, 1) + (0 if residual is None else residual)
         wanted = wanted.relu() if relu else wanted
         (out * weight).sum().backward()
@@ -76,7 +77,56 @@ def check_finish(device: str) -> None:
             torch.testing.assert_close(rest.grad, b.grad)
 
 
+def check_compiling() -> None:
+    """For a Hopper GPU, on any Linux machine: the interpreter accepts what the compiler may not."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from mini_fsod.detector.kernels import finish, nms, pool
+
+    pooling = {
+        "place": "*i64",
+        "geometry": "*fp32",
+        "out": "*bf16",
+        "channels": "i32",
+        "SIZE": 7,
+        "RATIO": 2,
+        "C": 256,
+    }
+    boxes = {"number": "i32", "words": "i32", "BLOCK": nms.BLOCK}
+    for kernel, arguments in (
+        (pool._pool_forward, {"cells": "*bf16"} | pooling),
+        (pool._pool_backward, {"grad": "*fp32"} | pooling),
+        (
+            finish._finish,
+            dict.fromkeys(("x", "residual", "out"), "*bf16")
+            | {"shift": "*fp32", "number": "i32", "channels": "i32"}
+            | {"ADD": True, "RELU": True, "N": 2048},
+        ),
+        (
+            nms._overlaps,
+            {"boxes": "*fp32", "group": "*i32", "bits": "*i32", "threshold": "fp32"} | boxes,
+        ),
+        (
+            nms._settle,
+            {"bits": "*i32", "valid": "*i8", "kept": "*i32", "keep": "*i8", "WORDS": 64} | boxes,
+        ),
+    ):
+        types = {
+            name: arguments[name] if isinstance(arguments[name], str) else "constexpr"
+            for name in kernel.arg_names
+        }
+        fixed = {name: v for name, v in arguments.items() if not isinstance(v, str)}
+        source = ASTSource(kernel, signature=types, constexprs=fixed)
+        built = triton.compile(source, target=GPUTarget("cuda", 90, 32))
+        assert "entry" in built.asm["ptx"]
+
+
 if __name__ == "__main__":
-    check_finish(sys.argv[1])
-    check_suppress(sys.argv[1])
-    check_pool(sys.argv[1])
+    if sys.argv[1] == "compile":
+        check_compiling()
+    else:
+        check_finish(sys.argv[1])
+        check_suppress(sys.argv[1])
+        check_pool(sys.argv[1])

@@ -34,6 +34,11 @@ def test_in_the_interpreter() -> None:
     run("cpu", TRITON_INTERPRET="1")
 
 
+@pytest.mark.slow
+def test_they_compile_for_a_gpu(tmp_path: Path) -> None:
+    run("compile", TRITON_CACHE_DIR=str(tmp_path))
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_on_the_gpu() -> None:
     run("cuda")

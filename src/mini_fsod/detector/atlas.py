@@ -68,7 +68,7 @@ def pool_on_cells(
     levels: Sequence[Tensor], boxes: Tensor, size: int, sampling_ratio: int
 ) -> Tensor:
     """All levels of all images as one list of cells (N, C), in the levels' own precision."""
-    from mini_fsod.detector.kernels import pool_cells  # Triton is there where CUDA is
+    from mini_fsod.detector.kernels.pool import pool_cells  # Triton is there where CUDA is
 
     cells = torch.cat([level.permute(0, 2, 3, 1).flatten(1, 2) for level in levels], dim=1)
     images, regions = boxes.shape[:2]

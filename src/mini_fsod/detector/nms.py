@@ -5,7 +5,7 @@ solution, and repeating it from "all kept" reaches that solution: a box is final
 rounds as its longest chain of suppression, 4 to 8 in practice. A fixed number of rounds needs no
 wait for the device; the flag that says whether the last round still changed something is read
 later, if ever. That is for compiled steps and devices without a kernel of their own: on CUDA ours
-comes to rest by itself (`kernels.py`), on the CPU torchvision's loop over boxes is quicker.
+comes to rest by itself (`kernels/nms.py`), on the CPU torchvision's loop over boxes is quicker.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def nms(
     repeats until nothing changes, which waits for the device in every round. N = 0 is fine.
     """
     if boxes.is_cuda:
-        from mini_fsod.detector.kernels import suppress  # Triton is there where CUDA is
+        from mini_fsod.detector.kernels.nms import suppress  # Triton is there where CUDA is
 
         within = torch.zeros_like(valid, dtype=torch.int32) if group is None else group
         keep = suppress(boxes, valid, within, _below(threshold))

@@ -1,0 +1,117 @@
+"""Exact NMS in two launches: all overlaps as bits, then one program an image."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 64  # boxes handled at a time
+
+
+@triton.jit
+def _overlaps(boxes, group, bits, number, words, threshold, BLOCK: tl.constexpr):
+    """Which better boxes overlap a box, 32 of them a word: bits (images, rows, words).
+
+    A program looks at BLOCK rows and BLOCK columns; what is not left of the diagonal is not asked.
+    """
+    image, rows, columns = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    if columns > rows:
+        return
+    boxes += image * number * 4
+    group += image * number
+    inner = tl.arange(0, BLOCK)
+    row = rows * BLOCK + inner[:, None]
+    x1 = tl.load(boxes + row * 4, row < number, 0.0)
+    y1 = tl.load(boxes + row * 4 + 1, row < number, 0.0)
+    x2 = tl.load(boxes + row * 4 + 2, row < number, 0.0)
+    y2 = tl.load(boxes + row * 4 + 3, row < number, 0.0)
+    column = columns * BLOCK + inner[None, :]
+    u1 = tl.load(boxes + column * 4, column < number, 0.0)
+    v1 = tl.load(boxes + column * 4 + 1, column < number, 0.0)
+    u2 = tl.load(boxes + column * 4 + 2, column < number, 0.0)
+    v2 = tl.load(boxes + column * 4 + 3, column < number, 0.0)
+    same = tl.load(group + row, row < number, -1) == tl.load(group + column, column < number, -2)
+    width = tl.maximum(tl.minimum(x2, u2) - tl.maximum(x1, u1), 0.0)
+    height = tl.maximum(tl.minimum(y2, v2) - tl.maximum(y1, v1), 0.0)
+    shared = width * height
+    union = (x2 - x1) * (y2 - y1) + (u2 - u1) * (v2 - v1) - shared
+    over = (tl.div_rn(shared, union) > threshold) & same & (column < row)
+    split = tl.reshape(over.to(tl.int32), [BLOCK, BLOCK // 32, 32])
+    packed = tl.sum(split << tl.arange(0, 32)[None, None, :], axis=2)  # (BLOCK, BLOCK // 32)
+    word = columns * (BLOCK // 32) + tl.arange(0, BLOCK // 32)[None, :]
+    line = (image * tl.num_programs(1) * BLOCK + row) * words
+    tl.store(bits + line + word, packed)
+
+
+@triton.jit
+def _settle(bits, valid, kept, keep, number, words, BLOCK: tl.constexpr, WORDS: tl.constexpr):
+    """Block by block, best first: what a kept box of an earlier block overlaps is out; the block's
+    own boxes follow the rule of nms.py, repeated until it stands still."""
+    image = tl.program_id(0).to(tl.int64)
+    blocks = tl.cdiv(number, BLOCK)
+    bits += image * blocks * BLOCK * words
+    kept += image * words
+    inner = tl.arange(0, BLOCK)
+    each = tl.arange(0, WORDS)
+    for block in range(blocks):
+        row = block * BLOCK + inner
+        own = block * (BLOCK // 32)  # the first word of this block
+        before = tl.load(kept + each, each < own, 0)
+        mine = tl.load(bits + row[:, None] * words + each[None, :], each[None, :] < own, 0)
+        hit = tl.max(((mine & before[None, :]) != 0).to(tl.int32), axis=1)
+        alive = tl.load(valid + image * number + row, row < number, 0).to(tl.int32)
+        alive = tl.where(hit > 0, 0, alive)
+
+        word = tl.load(bits + row[:, None] * words + own + inner[None, :] // 32)
+        within = (word >> (inner[None, :] % 32)) & 1  # (BLOCK, BLOCK)
+        now = alive
+        changed = 1
+        while changed > 0:
+            then = tl.where(tl.max(within * now[None, :], axis=1) > 0, 0, alive)
+            changed = tl.max(tl.abs(then - now), axis=0)
+            now = then
+        tl.store(keep + image * number + row, now.to(tl.int8), row < number)
+        split = tl.reshape(now, [BLOCK // 32, 32])
+        packed = tl.sum(split << tl.arange(0, 32)[None, :], axis=1)
+        tl.store(kept + own + tl.arange(0, BLOCK // 32), packed)
+        tl.debug_barrier()  # the next block reads what other threads wrote
+
+
+@torch.library.custom_op("mini::suppress", mutates_args=())
+def suppress(boxes: Tensor, valid: Tensor, group: Tensor, threshold: float) -> Tensor:
+    """Exact NMS: keep (B, N) bool of boxes (B, N, 4), best first, within each group (B, N)."""
+    images, number = valid.shape
+    keep = torch.zeros_like(valid, dtype=torch.int8)
+    if keep.numel():
+        blocks = triton.cdiv(number, BLOCK)
+        words = blocks * (BLOCK // 32)
+        bits = torch.empty(images, blocks * BLOCK, words, dtype=torch.int32, device=boxes.device)
+        kept = torch.zeros(images, words, dtype=torch.int32, device=boxes.device)
+        _overlaps[(images, blocks, blocks)](
+            boxes.contiguous(),
+            group.to(torch.int32).contiguous(),
+            bits,
+            number,
+            words,
+            threshold,
+            BLOCK=BLOCK,
+            enable_fp_fusion=False,  # rounds like torchvision's, so that ties fall alike
+        )
+        _settle[(images,)](
+            bits,
+            valid.to(torch.int8).contiguous(),
+            kept,
+            keep,
+            number,
+            words,
+            BLOCK=BLOCK,
+            WORDS=triton.next_power_of_2(words),
+        )
+    return keep.bool()
+
+
+@suppress.register_fake
+def _(boxes: Tensor, valid: Tensor, group: Tensor, threshold: float) -> Tensor:
+    return torch.empty_like(valid)

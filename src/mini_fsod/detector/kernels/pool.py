@@ -1,0 +1,162 @@
+"""RoIAlign on a channels-last pyramid.
+
+Torchvision's kernel wants float32, channels first, and its backward scatters single numbers. Here a
+program owns one bin of one RoI and moves whole rows of channels.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def _axis(start, bin_size, bin_index, step: tl.constexpr, ratio: tl.constexpr, length):
+    """A sample along one axis: the cells beside it, the weight of the second, whether inside."""
+    at = start + bin_size * bin_index + (step + 0.5) * bin_size / ratio
+    inside = (at >= -1.0) & (at <= length.to(tl.float32))
+    at = tl.maximum(at, 0.0)
+    low = tl.minimum(at.to(tl.int32), length - 1)
+    high = tl.minimum(low + 1, length - 1)
+    weight = tl.where(low >= length - 1, 0.0, at - low)
+    return low, high, weight, inside
+
+
+@triton.jit
+def _bin(place, geometry, SIZE: tl.constexpr):
+    """Where the program's bin lies: its level's first cell, height and width, the RoI's corner, the
+    size of a bin, and the bin's row and column."""
+    roi = tl.program_id(0)
+    return (
+        tl.load(place + roi * 3).to(tl.int64),
+        tl.load(place + roi * 3 + 1).to(tl.int32),
+        tl.load(place + roi * 3 + 2).to(tl.int32),
+        tl.load(geometry + roi * 4),
+        tl.load(geometry + roi * 4 + 1),
+        tl.load(geometry + roi * 4 + 2),
+        tl.load(geometry + roi * 4 + 3),
+        tl.program_id(1) // SIZE,
+        tl.program_id(1) % SIZE,
+    )
+
+
+@triton.jit
+def _pool_forward(
+    cells, place, geometry, out, channels, SIZE: tl.constexpr, RATIO: tl.constexpr, C: tl.constexpr
+):
+    first, height, width, x, y, bin_x, bin_y, row, column = _bin(place, geometry, SIZE)
+    channel = tl.arange(0, C)
+    there = channel < channels
+    total = tl.zeros([C], dtype=tl.float32)
+    for sy in tl.static_range(RATIO):
+        top, bottom, wy, in_y = _axis(y, bin_y, row, sy, RATIO, height)
+        for sx in tl.static_range(RATIO):
+            left, right, wx, in_x = _axis(x, bin_x, column, sx, RATIO, width)
+            share = tl.where(in_y & in_x, 1.0 / (RATIO * RATIO), 0.0)
+            upper = cells + (first + top * width) * channels + channel
+            lower = cells + (first + bottom * width) * channels + channel
+            a = tl.load(upper + left * channels, there, 0.0).to(tl.float32)
+            b = tl.load(upper + right * channels, there, 0.0).to(tl.float32)
+            c = tl.load(lower + left * channels, there, 0.0).to(tl.float32)
+            d = tl.load(lower + right * channels, there, 0.0).to(tl.float32)
+            total += share * ((1 - wy) * ((1 - wx) * a + wx * b) + wy * ((1 - wx) * c + wx * d))
+    number = tl.program_id(0).to(tl.int64) * SIZE * SIZE + tl.program_id(1)
+    target = out + number * channels + channel
+    tl.store(target, total, there)
+
+
+@triton.jit
+def _pool_backward(
+    grad, place, geometry, out, channels, SIZE: tl.constexpr, RATIO: tl.constexpr, C: tl.constexpr
+):
+    """Adds each bin's gradient to the cells it was read from: grad (cells, channels), float32."""
+    first, height, width, x, y, bin_x, bin_y, row, column = _bin(place, geometry, SIZE)
+    channel = tl.arange(0, C)
+    there = channel < channels
+    number = tl.program_id(0).to(tl.int64) * SIZE * SIZE + tl.program_id(1)
+    source = out + number * channels + channel
+    value = tl.load(source, there, 0.0).to(tl.float32) / (RATIO * RATIO)
+    for sy in tl.static_range(RATIO):
+        top, bottom, wy, in_y = _axis(y, bin_y, row, sy, RATIO, height)
+        upper = grad + (first + top * width) * channels + channel
+        lower = grad + (first + bottom * width) * channels + channel
+        for sx in tl.static_range(RATIO):
+            left, right, wx, in_x = _axis(x, bin_x, column, sx, RATIO, width)
+            share = value * tl.where(in_y & in_x, 1.0, 0.0)
+            tl.atomic_add(upper + left * channels, share * (1 - wy) * (1 - wx), there, "relaxed")
+            tl.atomic_add(upper + right * channels, share * (1 - wy) * wx, there, "relaxed")
+            tl.atomic_add(lower + left * channels, share * wy * (1 - wx), there, "relaxed")
+            tl.atomic_add(lower + right * channels, share * wy * wx, there, "relaxed")
+
+
+@torch.library.custom_op("mini::pool_cells", mutates_args=())
+def pool_cells(cells: Tensor, place: Tensor, geometry: Tensor, size: int, ratio: int) -> Tensor:
+    """RoIAlign (R, size, size, C) on cells (N, C), all levels of all images in one list.
+
+    place (R, 3) int64: first cell of the RoI's level, its height and width in cells. geometry
+    (R, 4) float32: left, top, and the width and height of a bin, in cells.
+    """
+    out = cells.new_empty(len(place), size, size, cells.shape[1])
+    if len(place):
+        _pool_forward[(len(place), size * size)](
+            cells,
+            place,
+            geometry,
+            out,
+            cells.shape[1],
+            SIZE=size,
+            RATIO=ratio,
+            C=triton.next_power_of_2(cells.shape[1]),
+            num_warps=1,
+            enable_fp_fusion=True,
+        )
+    return out
+
+
+@torch.library.custom_op("mini::pool_cells_backward", mutates_args=())
+def pool_cells_backward(
+    out: Tensor, place: Tensor, geometry: Tensor, cells: int, size: int, ratio: int
+) -> Tensor:
+    """Gradient (N, C), float32, of the cells for the gradient (R, size, size, C) of the output."""
+    grad = torch.zeros(cells, out.shape[3], device=out.device)
+    if len(place):
+        _pool_backward[(len(place), size * size)](
+            grad,
+            place,
+            geometry,
+            out.contiguous(),
+            out.shape[3],
+            SIZE=size,
+            RATIO=ratio,
+            C=triton.next_power_of_2(out.shape[3]),
+            num_warps=1,
+            enable_fp_fusion=True,
+        )
+    return grad
+
+
+@pool_cells.register_fake
+def _(cells: Tensor, place: Tensor, geometry: Tensor, size: int, ratio: int) -> Tensor:
+    return cells.new_empty(len(place), size, size, cells.shape[1])
+
+
+@pool_cells_backward.register_fake
+def _(out: Tensor, place: Tensor, geometry: Tensor, cells: int, size: int, ratio: int) -> Tensor:
+    return out.new_empty(cells, out.shape[3], dtype=torch.float32)
+
+
+def _setup(ctx, inputs, output):
+    cells, place, geometry, size, ratio = inputs
+    ctx.save_for_backward(place, geometry)
+    ctx.cells, ctx.dtype, ctx.size, ctx.ratio = len(cells), cells.dtype, size, ratio
+
+
+def _backward(ctx, grad):
+    place, geometry = ctx.saved_tensors
+    into = pool_cells_backward(grad, place, geometry, ctx.cells, ctx.size, ctx.ratio)
+    return into.to(ctx.dtype), None, None, None, None
+
+
+pool_cells.register_autograd(_backward, setup_context=_setup)

@@ -319,7 +319,9 @@ class Detector(nn.Module):
             candidates=None if exact else test.candidates,
             rounds=None if exact else self.settings.nms_rounds,
         )
-        return found._replace(exact=found.exact & candidates.proposals.settled)
+        boxes, scores, labels, valid, proposal, sure = found
+        settled = candidates.proposals.settled
+        return Detections(boxes, scores, labels, valid, proposal, sure & settled)
 
     @torch.no_grad()
     def detect(

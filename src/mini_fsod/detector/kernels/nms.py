@@ -68,10 +68,11 @@ def _settle(bits, valid, kept, keep, number, words, BLOCK: tl.constexpr, WORDS: 
         within = (word >> (inner[None, :] % 32)) & 1  # (BLOCK, BLOCK)
         now = alive
         changed = 1
-        while changed > 0:
-            then = tl.where(tl.max(within * now[None, :], axis=1) > 0, 0, alive)
-            changed = tl.max(tl.abs(then - now), axis=0)
-            now = then
+        for _ in range(BLOCK):  # no chain is longer; a `while` trips the compiler of Triton 3.4
+            if changed > 0:
+                then = tl.where(tl.max(within * now[None, :], axis=1) > 0, 0, alive)
+                changed = tl.max(tl.abs(then - now), axis=0)
+                now = then
         tl.store(keep + image * number + row, now.to(tl.int8), row < number)
         split = tl.reshape(now, [BLOCK // 32, 32])
         packed = tl.sum(split << tl.arange(0, 32)[None, :], axis=1)

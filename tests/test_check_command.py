@@ -206,3 +206,17 @@ def test_broken_exif_is_nothing_to_warn_of(tmp_path: Path, mini) -> None:
     code, _, err = mini("check", path, "--images", "--sheet", tmp_path / "sheet.png")
     assert code == 0
     assert "Warning" not in err
+
+
+@pytest.mark.parametrize(("novel", "said"), [("bus,bus", "Named twice"), ("", "names no class")])
+def test_a_wrong_novel_option_is_one_problem_among_others(
+    tmp_path: Path, mini, novel: str, said: str
+) -> None:
+    content = tiny.coco()
+    content["annotations"][0]["bbox"] = [1, 1, 0, 0]
+    path = tiny.write_coco(tmp_path, content)
+    code, _, err = mini("check", path, "--novel", novel, "--no-sheet")
+    assert code == 2
+    assert said in err
+    assert "has no area" in err
+    assert "2 problems" in err

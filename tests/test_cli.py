@@ -228,3 +228,15 @@ def test_eval_of_a_set_that_shares_names_with_another(tmp_path: Path, mini) -> N
     found.write_text(json.dumps([box]))
     words = ["eval", home, "--subset", "val", "--detections", found, "--json"]
     assert json.loads(mini(*words)[1])["per_class"]["bus"]["AP50"] == pytest.approx(100)
+
+
+def test_eval_of_ids_that_several_image_sets_have(tmp_path: Path, mini) -> None:
+    for part in ("train", "valid", "test"):
+        tiny.write_pictures(tmp_path / part)
+        (tmp_path / part / "_annotations.coco.json").write_text(json.dumps(tiny.coco()))
+    found = detections(tmp_path / "dets.json", tiny.coco())
+    code, _, err = mini("eval", tmp_path, "--detections", found)
+    assert code == 2
+    assert "the id 10 is in test, train and valid: choose one with --subset" in err
+    assert "no image with the id" not in err
+    assert mini("eval", tmp_path, "--subset", "valid", "--detections", found)[0] == 0

@@ -86,10 +86,14 @@ def split_by_novel(novel: Sequence[str], classes: Sequence[str]) -> LabelMap:
     return LabelMap(tuple(c for c in classes if c not in novel), tuple(novel))
 
 
-def novel_names(split: str | None, novel: str | None) -> list[str]:
-    """The names in `--novel a,b,c`, or an error where the options say nothing clear."""
+def one_of(split: str | None, novel: str | None) -> None:
     if split and novel is not None:
         raise UserError("--split and --novel exclude each other.", "Give one of them.")
+
+
+def novel_names(split: str | None, novel: str | None) -> list[str]:
+    """The names in `--novel a,b,c`, or an error where the options say nothing clear."""
+    one_of(split, novel)
     names = [n.strip() for n in (novel or "").split(",") if n.strip()]
     if novel is not None and not names:
         raise UserError("--novel names no class.", "For example: --novel bird,bus")

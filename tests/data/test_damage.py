@@ -107,7 +107,7 @@ def sound_coco(text: bytes) -> set[tuple[str, str, tuple[float, ...]]] | None:
         return {
             (
                 Path(files[a["image_id"]]).stem,
-                names[a["category_id"]],
+                names[a["category_id"]].strip(),  # as the reader does
                 tuple(round(v, 6) for v in a["bbox"]),
             )
             for a in content["annotations"]

@@ -169,17 +169,18 @@ def test_samples_are_no_image_sets(tmp_path: Path, mini) -> None:
     tiny.write_coco(tmp_path)
     for _ in range(2):  # a sample may be drawn anew
         assert mini("sample", tmp_path, "--shots", 1, "-o", tmp_path / "shots.json")[0] == 0
-        assert list(coco_files(tmp_path)) == ["annotations"]
+        assert list(coco_files(tmp_path)[0]) == ["annotations"]
     assert read(tmp_path).subsets == {}
     (tmp_path / "annotations.json").unlink()
-    assert list(coco_files(tmp_path)) == ["shots"]
+    assert coco_files(tmp_path) == ({}, [])
+    assert len(read(tmp_path / "shots.json").boxes) == 3
 
 
 def test_files_of_one_name_are_both_read(tmp_path: Path) -> None:
     tiny.write_coco(tmp_path)
     write(tmp_path / "annotations" / "annotations.json", tiny.coco())
     (tmp_path / "._annotations.json").write_bytes(b"\0macOS leaves these")
-    assert set(coco_files(tmp_path)) == {"annotations", f"{tmp_path.name}-annotations"}
+    assert set(coco_files(tmp_path)[0]) == {"annotations", f"{tmp_path.name}-annotations"}
 
 
 def test_an_empty_list_in_one_of_several_files(tmp_path: Path) -> None:

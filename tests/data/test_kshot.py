@@ -154,4 +154,38 @@ def test_arranged_puts_classes_in_the_order_of_the_label_map(tmp_path: Path) -> 
     assert tiny.boxes_of(part) == {box for box in tiny.EXPECTED if box[1] != "bus"}
 
 
+def test_a_base_class_without_any_box_is_left_out(tmp_path: Path, mini) -> None:
+    """Labelling sites export the project's name as category 0."""
+    content = tiny.coco()
+    content["annotations"][3]["iscrowd"] = 0
+    content["categories"].insert(0, {"id": 0, "name": "traffic"})
+    for part in ("train", "valid"):
+        tiny.write_pictures(tmp_path / part)
+        (tmp_path / part / "_annotations.coco.json").write_text(json.dumps(content))
+    out = tmp_path / "shots.json"
+    for words in ([], ["--subset", "valid"]):
+        code, _, err = mini("sample", tmp_path, "--novel", "bird", *words, "--shots", 1, "-o", out)
+        assert code == 0, err
+        assert "traffic: left out" in err
+        sample = json.loads(out.read_text())
+        assert [c["name"] for c in sample["categories"]] == ["bird", "bus", "car"]
+        assert sample["info"]["label_map"]["base"] == ["bus", "car"]
+        assert len(sample["info"]["notes"]) == 1
+        assert sample["info"]["description"] == "1 box of each of 3 classes"
+    code, _, err = mini("sample", tmp_path, "--novel", "traffic", "--shots", 1, "-o", out)
+    assert (code, 'Too few boxes for 1 shot: "traffic" has 0' in err) == (2, True)
+
+
+def test_a_base_class_of_another_image_set_is_missing(tmp_path: Path, mini) -> None:
+    for part in ("train", "valid"):
+        content = tiny.coco()
+        if part == "train":
+            content["annotations"] = content["annotations"][:4]  # the bus is the last
+        tiny.write_pictures(tmp_path / part)
+        (tmp_path / part / "_annotations.coco.json").write_text(json.dumps(content))
+    for words in ([], ["--subset", "train"]):
+        code, _, err = mini("sample", tmp_path, *words, "--shots", 1, "-o", tmp_path / "s.json")
+        assert (code, '"bus" has 0' in err) == (2, True)
+
+
 GOLDEN = ["115be1365f8abcf5", "ba7463b272f9f528"]

@@ -67,7 +67,7 @@ def test_several_results_as_one():
         "AP50": 12,
         "per_class": {"cat": {"AP50": 12}, "owl": {"AP50": None}},
         "images": 3,
-        "detections": 5,
+        "detections": [4, 6],
         "interval95": {"nAP50": half, "bAP50": None, "AP50": half},
         "runs": runs,
     }

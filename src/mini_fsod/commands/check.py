@@ -19,7 +19,7 @@ from mini_fsod.data.repair import UNREPAIRED, changes, repair, write_repaired
 from mini_fsod.data.split import base_set, hidden, is_of
 from mini_fsod.errors import Problem, UserError
 from mini_fsod.files import is_file, real, write_bytes
-from mini_fsod.labels import LabelMap, label_map, novel_names
+from mini_fsod.labels import LabelMap, label_map, novel_names, one_of
 
 
 def run(
@@ -35,23 +35,30 @@ def run(
 ) -> bool:
     """True if the data set has no problem."""
     name = name_of(path)
-    novel_names(split, novel)
+    one_of(split, novel)
     data, problems = look(path, subset, root)
     labels, unknown = roles(data, split, novel, name, readable=not problems)
     # a copy should have no picture that fails later
     decode = images or fix is not None
     with show.progress("decoding pictures" if decode else "opening pictures", len(data)) as done:
         pictures, sizes = picture_problems(data, decode, done)
-    if is_file(path) and len(pictures) == len(data) and not sizes:
-        pictures = [_elsewhere(p) for p in pictures]
+    if data.kind == "coco" and len(pictures) == len(data) and not sizes:
+        pictures = [_elsewhere(p, is_file(path)) for p in pictures]
     problems += class_problems(data) + box_problems(data) + pictures
     # a file that could not be read is empty for that reason
     problems = (problems or empty_problems(data, name)) + unknown
     figures = summary(data, labels, sizes)
     if as_json:
-        print(json.dumps(figures | {"problems": [asdict(p) for p in problems]}, allow_nan=False))
+        print(
+            json.dumps(
+                figures | {"notes": data.notes, "problems": [asdict(p) for p in problems]},
+                allow_nan=False,
+            )
+        )
     else:
         show_summary(name, figures, data.kind)
+        for line in data.notes:
+            show.note(f"NOTE {line}")
         show.show_problems(problems, hint=" (--json lists all)")
     if sheet is not None and sizes:
         write_sheet(sheet, data, labels, sorted(sizes))
@@ -71,10 +78,11 @@ def roles(
     data: Dataset, split: str | None, novel: str | None, name: str, readable: bool
 ) -> tuple[LabelMap, list[Problem]]:
     """The label map; novel classes that are not there are one problem among the others."""
-    if not data.classes and not readable:
-        # a set that could not be read has no classes to compare the novel ones with
-        return LabelMap((), ()), []
     try:
+        novel_names(split, novel)
+        if not data.classes and not readable:
+            # a set that could not be read has no classes to compare the novel ones with
+            return LabelMap((), ()), []
         return label_map(data.classes, split, novel), []
     except UserError as error:
         record = "--split" if split else "--novel"
@@ -82,10 +90,12 @@ def roles(
         return LabelMap(tuple(dict.fromkeys(data.classes)), ()), [problem]
 
 
-def _elsewhere(problem: Problem) -> Problem:
+def _elsewhere(problem: Problem, is_given: bool) -> Problem:
+    """Another fix for pictures that are all missing; `--root` is for a file that is given."""
     if problem.kind != "picture-missing":
         return problem
-    return replace(problem, fix="name the folder of the pictures with --root")
+    fix = "name the folder of the pictures with --root"
+    return replace(problem, fix=fix if is_given else f"give the .json file, and {fix}")
 
 
 def default_sheet(path: Path, root: Path | None) -> Path:

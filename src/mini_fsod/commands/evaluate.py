@@ -35,6 +35,8 @@ def run(
             f"{path}: pictures without annotations have nothing to score against.",
             "Give a data set.",
         )
+    for line in data.notes:
+        show.note(line)
     if data.subsets and subset is None:
         sets = ", ".join(data.subsets)
         show.note(f"all {len(data):,} images are scored; --subset chooses one of: {sets}")

@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from mini_fsod import show
+from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.home import SAMPLE, data_folder, is_sample
 from mini_fsod.data.kshot import balanced_set, draw, fingerprint, training_part
 from mini_fsod.data.official import choose, lists_from_file, voc_lists
-from mini_fsod.data.read import read
+from mini_fsod.data.read import look, read
+from mini_fsod.data.split import arranged, is_of
 from mini_fsod.data.write import write_coco
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_file, real
-from mini_fsod.labels import label_map
+from mini_fsod.labels import LabelMap, label_map
 
 
 def run(
@@ -30,11 +32,14 @@ def run(
         raise UserError(
             f"{path}: pictures without annotations have no boxes to draw.", "Give a data set."
         )
+    for line in data.notes:
+        show.note(line)
     _refuse_sources(path, out)
+    whole = data
     part = training_part(data) if subset is None else None
     if official is None:
         data = data if part is None else data.subset(part)
-        labels = label_map(data.classes, split, novel)
+        labels, empty = _with_boxes(label_map(data.classes, split, novel), whole, path, subset)
         chosen = draw(data, labels, shots, seed)
         origin = "drawn"
     else:
@@ -43,30 +48,51 @@ def run(
             lists, all_sets = lists_from_file(Path(official), seed)
         part = None if all_sets else part
         data = data if part is None else data.subset(part)
-        labels = label_map(data.classes, split, novel)
+        labels, empty = _with_boxes(label_map(data.classes, split, novel), whole, path, subset)
         chosen = choose(data, labels, lists, shots, seed)
         origin = f"official {Path(official).name}"
     sample = balanced_set(data, chosen)
+    if empty:
+        kept = tuple(name for name in data.classes if name not in empty)
+        sample = arranged(sample, LabelMap(kept, ()))
+    notes = [f"{name}: left out, the data has not a single box of it" for name in empty]
+    notes += chosen.notes
     digest = fingerprint(sample)
+    each = show.count(len(labels.classes), "class")
     info = {
         "made_by": SAMPLE,  # first, where it is seen without reading the whole file
-        "description": f"{shots} boxes of each of {len(labels.classes)} classes",
+        "description": f"{show.count(shots, 'box')} of each of {each}",
         "shots": shots,
         "seed": seed,
         "origin": origin,
         "subset": subset or part,
         "sha256": digest,
-        "notes": list(chosen.notes),
+        "notes": notes,
     }
     write_coco(out, sample, labels, info)
-    for line in chosen.notes:
+    for line in notes:
         show.note(line)
     source = f"{origin}, from {part}" if part else origin
     show.note(
         f"{out}: {show.count(len(sample.boxes), 'box')} in {show.count(len(sample), 'image')}, "
-        f"{shots} of each of {show.count(len(labels.classes), 'class')} ({source}), seed {seed}"
+        f"{shots} of each of {each} ({source}), seed {seed}"
     )
     show.note(f"sha256 {digest}")
+
+
+def _with_boxes(
+    labels: LabelMap, data: Dataset, path: Path, subset: str | None
+) -> tuple[LabelMap, list[str]]:
+    """The label map without base classes that no image set has a box of, and these classes.
+
+    Labelling sites export the name of the project as a class of its own, above all others. A class
+    that other image sets have is really missing, so all are asked.
+    """
+    empty = [name for name in labels.base if not is_of(data, (name,)).any()]
+    if empty and subset is not None:
+        everything, _ = look(path)
+        empty = [name for name in empty if not is_of(everything, (name,)).any()]
+    return LabelMap(tuple(c for c in labels.base if c not in empty), labels.novel), empty
 
 
 def _refuse_sources(path: Path, out: Path) -> None:

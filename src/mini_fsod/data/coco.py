@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mini_fsod.data.dataset import Bools, Boxes, Dataset, Ints
+from mini_fsod.data.home import KNOWN
 from mini_fsod.data.json_stream import JsonError, records
 from mini_fsod.data.pictures import stays_inside
 from mini_fsod.data.text import is_text, shown
@@ -104,10 +105,20 @@ def read_coco(path: Path, file: str, up: int = 0) -> tuple[Dataset, list[Problem
         what = f"cannot be read ({error.strerror})"
         columns.wrong("json-broken", "", what, "make it a readable file, or remove it")
     else:
-        for name in KEPT:
-            if name not in columns.lists:
-                columns.wrong("json-shape", "", f'the list "{name}" is missing', f"add {name}: […]")
+        missing = [name for name in KEPT if name not in columns.lists]
+        if len(missing) > 1:
+            columns.problems = [not_coco(file)]
+        elif missing:
+            what, fix = f'the list "{missing[0]}" is missing', f"add {missing[0]}: […]"
+            columns.wrong("json-shape", "", what, fix)
     return _resolve(columns, path.parent), columns.problems
+
+
+def not_coco(file: str, others: int = 0) -> Problem:
+    """A JSON file of another kind, and so many others beside it."""
+    more = f" (and {others:,} more files like it)" if others else ""
+    what = f"not COCO: not an object with the lists {', '.join(KEPT)}{more}"
+    return Problem("not-coco", file, "", what, f"convert or remove it; {KNOWN}")
 
 
 def _integer(value: Any) -> bool:

@@ -99,6 +99,7 @@ class Dataset:
     # (I,) ids that tell images of one image set apart, where `ids` had to be longer for all; or ()
     short_ids: tuple[ImageId, ...] = ()
     unread: tuple[str, ...] = ()  # what the files say beyond this, in words
+    notes: tuple[str, ...] = ()  # what lies there and was not read, a sentence each
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from mini_fsod.data.dataset import NO_BOXES, Dataset
+from mini_fsod.data.home import KNOWN
 from mini_fsod.data.pictures import is_picture
 from mini_fsod.data.text import is_text, shown
 from mini_fsod.errors import Problem
@@ -68,5 +69,23 @@ def read_folder(root: Path) -> tuple[Dataset, list[Problem]]:
         sizes=np.zeros((len(files), 2), dtype=np.int64),
         boxes=NO_BOXES,
         sources=tuple(files),
+        notes=_unread(root, {PurePosixPath(f).stem for f in files}),
     )
     return data, problems
+
+
+def _unread(root: Path, stems: set[str]) -> tuple[str, ...]:
+    """A sentence, if files lie there that look like annotations of another layout."""
+    counts: dict[str, int] = {}
+    for _, folders, files in os.walk(root):
+        folders[:] = [f for f in folders if not f.startswith(".")]
+        for name in map(PurePosixPath, files):
+            suffix = name.suffix.lower()
+            meant = suffix in (".xml", ".json", ".yaml", ".yml")
+            meant |= suffix == ".txt" and name.stem in stems
+            if meant and not name.name.startswith("."):
+                counts[suffix] = counts.get(suffix, 0) + 1
+    if not counts:
+        return ()
+    found = ", ".join(f"{n:,} x {suffix}" for suffix, n in sorted(counts.items()))
+    return (f"not read as annotations: {found}; {KNOWN}",)

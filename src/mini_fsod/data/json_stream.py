@@ -18,6 +18,7 @@ from mini_fsod.files import open_regular
 
 CHUNK = 1 << 22  # bytes read at a time
 RECORD_LIMIT = 1 << 23  # characters of one record; the largest honest masks stay far below
+LOOKED_THROUGH = 1 << 26  # bytes in which the keys of a COCO file show
 MOST_STRAYS = 1_000_000  # elements of one list that are no objects: it is no list of records
 SPACE = " \t\n\r"
 DELIMITERS = set(SPACE + ",:]}")
@@ -42,16 +43,37 @@ def records(path: Path) -> Iterator[tuple[str, int, Any]]:
     An empty list has no element to hand over, and comes as (key, -1, []).
     """
     with open_regular(path) as source:
-        text = _Text(source)
-        if text.next() != "{":
-            raise JsonError("", "the file is not a JSON object, which starts with {")
+        yield from _records(source)
+
+
+def first_keys(path: Path, wanted: set[str], enough: int) -> set[str]:
+    """The top-level keys, up to the one that makes `enough` of the `wanted`.
+
+    A file in which they are not found at once is a JsonError: it may be anything.
+    """
+    seen: set[str] = set()
+    with open_regular(path) as source:
+        for key, _, _ in _records(source):
+            if key not in seen:
+                seen.add(key)
+                if len(seen & wanted) >= enough:
+                    break
+            if source.tell() > LOOKED_THROUGH:
+                raise JsonError(key, "too large to tell what it is")
+    return seen
+
+
+def _records(source: BinaryIO) -> Iterator[tuple[str, int, Any]]:
+    text = _Text(source)
+    if text.next() != "{":
+        raise JsonError("", "the file is not a JSON object, which starts with {")
+    text.skip()
+    if text.next() == "}":
         text.skip()
-        if text.next() == "}":
-            text.skip()
-        else:
-            yield from _members(text)
-        if text.next():
-            raise JsonError("", "there is more text behind the end of the JSON object")
+    else:
+        yield from _members(text)
+    if text.next():
+        raise JsonError("", "there is more text behind the end of the JSON object")
 
 
 def _members(text: _Text) -> Iterator[tuple[str, int, Any]]:

@@ -73,7 +73,7 @@ def draw(data: Dataset, labels: LabelMap, shots: int, seed: int) -> Shots:
         chosen[name] = [q[r] for r in range(rounds) for q in queues if r < len(q)][:shots]
     if short:
         raise UserError(
-            f"Too few boxes for {shots} shots: {', '.join(short)}.",
+            f"Too few boxes for {shots} shot{'s' * (shots != 1)}: {', '.join(short)}.",
             "Ask for fewer shots, or annotate more. Crowd, ignore, difficult and empty boxes "
             "do not count.",
         )

@@ -77,7 +77,10 @@ def choose(data: Dataset, labels: LabelMap, lists: Lists, shots: int, seed: int)
     """Exactly K boxes of every class by the four rules. `data` are the training images."""
     if shots not in lists:
         known = ", ".join(map(str, sorted(lists)))
-        raise UserError(f"There are no official lists of {shots} shots.", f"There are {known}.")
+        raise UserError(
+            f"There are no official lists of {shots} shot{'s' * (shots != 1)}.",
+            f"There are {known}.",
+        )
     unlisted = [name for name in labels.classes if name not in lists[shots]]
     if unlisted:
         raise UserError(
@@ -100,7 +103,7 @@ def choose(data: Dataset, labels: LabelMap, lists: Lists, shots: int, seed: int)
     short = [f'"{name}" has {len(boxes)}' for name, boxes in chosen.items() if len(boxes) < shots]
     if short:
         raise UserError(
-            f"Too few boxes for {shots} shots: {', '.join(short)}.",
+            f"Too few boxes for {shots} shot{'s' * (shots != 1)}: {', '.join(short)}.",
             "Ask for fewer shots, or give the whole training set.",
         )
     return Shots(chosen, tuple(notes))
@@ -148,7 +151,7 @@ def _class_boxes(
         return found + added
     sources = ", ".join(sorted({str(data.ids[int(data.boxes.image[b])]) for b in added}))
     notes.append(
-        f"{name}: the official list of seed {seed}, {shots} shots repeats an image and holds "
-        f"{len(found)} boxes; {len(added)} added from {sources}"
+        f"{name}: the official list of seed {seed}, {shots} shot{'s' * (shots != 1)} repeats "
+        f"an image and holds {len(found)} boxes; {len(added)} added from {sources}"
     )
     return found + added

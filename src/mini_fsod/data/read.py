@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from mini_fsod.data.check import box_problems, empty_problems
-from mini_fsod.data.coco import read_coco
+from mini_fsod.data.coco import not_coco, read_coco
 from mini_fsod.data.dataset import Boxes, Dataset, ImageId, Ints
 from mini_fsod.data.folder import read_folder
 from mini_fsod.data.home import coco_files, data_folder, listing, name_of, place_pictures
-from mini_fsod.data.voc import read_voc, voc_folders
-from mini_fsod.data.yolo import read_yolo
+from mini_fsod.data.pictures import is_picture
+from mini_fsod.data.voc import is_xml, other_folders, read_voc, voc_folders
+from mini_fsod.data.yolo import configs, missing_config, read_yolo
 from mini_fsod.errors import DataError, Problem, UserError, nearest
 from mini_fsod.files import is_file, is_folder, mode
 
@@ -88,21 +89,43 @@ def _look_folder(path: Path, subset: str | None) -> tuple[Dataset, list[Problem]
         return _look_folder(path / "VOCdevkit", subset)
     if years:
         return read_voc(path, years)
-    configs = [n for n in ("data.yaml", "data.yml", "dataset.yaml") if n in names]
-    if configs:
-        return read_yolo(path / configs[0])
-    files = coco_files(path)
+    usual = [n for n in names if n.lower() in ("data.yaml", "data.yml", "dataset.yaml")]
+    if usual:
+        return read_yolo(path / usual[0])
+    files, foreign = coco_files(path)
     if files:
-        return _look_coco(data_folder(path), files, subset)
-    if any(n.endswith(".xml") for n in names):
-        return read_voc(path, [""])
+        return _noted(foreign, *_look_coco(data_folder(path), files, subset))
+    years = other_folders(path)
+    if years:
+        home = path
+        if any(map(is_xml, names)) and not any(map(is_picture, names)):
+            home = data_folder(path)  # the folder annotations of a data set was given
+        return _noted(foreign, *read_voc(home, years))
+    others = configs(path, names)
+    if len(others) == 1:
+        return read_yolo(path / others[0])
     data, problems = read_folder(path)
+    missing = missing_config(path, names)
+    if missing is not None:
+        return replace(data, notes=()), [*problems, missing]
+    if foreign:
+        problem = not_coco(foreign[0], others=len(foreign) - 1)
+        return replace(data, notes=()), [*problems, problem]
     if not data.files and not problems:
         raise UserError(
             f"{path}: neither annotations nor pictures are in this folder.",
             "Give a COCO, VOC or YOLO data set, or a folder of pictures.",
         )
     return data, problems
+
+
+def _noted(
+    foreign: Sequence[str], data: Dataset, problems: list[Problem]
+) -> tuple[Dataset, list[Problem]]:
+    """With a sentence about JSON that is no annotation of this data set."""
+    more = f" and {len(foreign) - 3:,} more" if len(foreign) > 3 else ""
+    notes = (f"not COCO, left out: {', '.join(foreign[:3])}{more}",) if foreign else ()
+    return replace(data, notes=notes), problems
 
 
 def _look_coco(

@@ -26,16 +26,18 @@ OUTCOMES = {
     "id-twice category": "boxes of that category left out, as it is open what they are",
     "id-twice image": "images of that id left out, with their boxes",
     "json-broken": "what stands behind that place could not be read",
+    "not-coco": "not read",
     "novel-unknown": "not repaired: name the classes that are there",
     "path-outside filename": "looked for by the name of the XML file",
     "record-twice": "taken once",
     "size-missing": "the picture's own size stated, where it could be read",
     "size-wrong": "the picture's own size stated, where it could be read",
+    "yaml-missing": "the labels were not read",
 }
 LEFT_OUT = "left out"
 PICTURE_LEFT_OUT = "the image left out, with its boxes"
 
-UNREPAIRED = ("empty", "novel-unknown")
+UNREPAIRED = ("empty", "not-coco", "novel-unknown", "yaml-missing")
 
 
 @dataclass(frozen=True, slots=True)

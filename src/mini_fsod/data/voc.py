@@ -1,9 +1,9 @@
-"""PASCAL VOC: a devkit of one or several years, a folder with Annotations, or loose XML files."""
+"""PASCAL VOC: a devkit of several years, folders with Annotations, or XML beside the pictures."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from defusedxml.ElementTree import fromstring
 
 from mini_fsod.data.dataset import Boxes, Dataset
 from mini_fsod.data.folder import wrong_name
-from mini_fsod.data.home import listing
+from mini_fsod.data.home import listing, names_in
 from mini_fsod.data.pictures import SUFFIXES, is_picture, stays_inside
 from mini_fsod.data.text import is_text, number, shown
 from mini_fsod.errors import Problem, UserError
@@ -24,7 +24,7 @@ from mini_fsod.labels import VOC_CLASSES
 
 SETS = ("train", "val", "trainval", "test")
 MOST_BYTES = 1 << 24  # an XML file of one image; anything larger is something else
-DIRECTORIES = ("JPEGImages", "images", "Images")
+DIRECTORIES = ("jpegimages", "images")
 KEPT = {"name", "bndbox", "difficult"}
 
 
@@ -34,7 +34,7 @@ class _Year:
 
     annotations: str  # folders and files relative to the data folder, "" or ending in /
     pictures: str
-    stems: frozenset[str]  # of the XML files
+    xml: Mapping[str, str]  # stem: name of the XML file
     names: frozenset[str]  # files in the pictures' folder
 
 
@@ -65,7 +65,35 @@ def _has_xml(folder: Path) -> bool:
         names = os.listdir(folder)
     except OSError:
         return True  # to be told where it is read
-    return any(n.endswith(".xml") for n in names) or not any(n.endswith(".json") for n in names)
+    return any(map(is_xml, names)) or not any(n.lower().endswith(".json") for n in names)
+
+
+def is_xml(name: str) -> bool:
+    return name.lower().endswith(".xml")
+
+
+def other_folders(root: Path) -> list[str]:
+    """Like `voc_folders`, for layouts that are not VOC's own: annotations/ in any spelling, XML
+    beside the pictures, and folders like train/ and test/ that are such.
+    """
+    names = names_in(root)
+    if any(map(is_xml, names)) or _annotations(root, names):
+        return [""]
+    below = {n: names_in(root / n) for n in names if is_folder(root / n)}
+    return [f"{n}/" for n, own in below.items() if _annotations(root / n, own) or _beside(own)]
+
+
+def _annotations(folder: Path, names: list[str]) -> str:
+    """The folder of XML files, called Annotations in any spelling; "" if there is none."""
+    spelt = [n for n in names if n.lower() == "annotations"]
+    return next((n for n in spelt if any(map(is_xml, names_in(folder / n)))), "")
+
+
+def _beside(names: list[str]) -> bool:
+    """Whether an XML file is called like a picture there."""
+    return bool(
+        {Path(n).stem for n in names if is_xml(n)} & {Path(n).stem for n in names if is_picture(n)}
+    )
 
 
 def read_voc(root: Path, years: list[str]) -> tuple[Dataset, list[Problem]]:
@@ -75,14 +103,16 @@ def read_voc(root: Path, years: list[str]) -> tuple[Dataset, list[Problem]]:
     sets: dict[str, list[tuple[str, str]]] = {}
     for prefix in years:
         year = _year(root, prefix, problems)
-        lists = _lists(root, prefix, year.stems, problems)
+        lists = _lists(root, prefix, year.xml, problems)
+        if not lists and len(years) > 1:
+            sets[prefix.rstrip("/")] = [(prefix, stem) for stem in year.xml]
         for name, stems in lists.items():
             keys = [(prefix, stem) for stem in stems]
             sets.setdefault(name, []).extend(keys)
             if len(years) > 1:
                 sets[f"{prefix}{name}"] = keys
         wanted = dict.fromkeys(s for stems in lists.values() for s in stems)
-        for stem in sorted(wanted or year.stems):
+        for stem in sorted(wanted or year.xml):
             record = _read_file(root, year, stem, problems)
             if record is not None:
                 rows[prefix, stem] = record
@@ -90,7 +120,7 @@ def read_voc(root: Path, years: list[str]) -> tuple[Dataset, list[Problem]]:
 
 
 def _year(root: Path, prefix: str, problems: list[Problem]) -> _Year:
-    def names_in(folder: str) -> list[str]:
+    def readable(folder: str) -> list[str]:
         try:
             names = listing(root / folder)
         except UserError as error:
@@ -100,21 +130,24 @@ def _year(root: Path, prefix: str, problems: list[Problem]) -> _Year:
         problems.extend(wrong_name(folder + n) for n in names if not is_text(n))
         return [n for n in names if is_text(n)]
 
-    own = names_in(prefix)
-    annotations = f"{prefix}Annotations/" if "Annotations" in own else prefix
-    directory = next((d for d in DIRECTORIES if d in own and is_folder(root / prefix / d)), "")
-    pictures = f"{prefix}{directory}/" if directory else prefix
-    files = own if annotations == prefix else names_in(annotations)
+    own = readable(prefix)
+    spelt = _annotations(root / prefix, own) or ("Annotations" if "Annotations" in own else "")
+    annotations = f"{prefix}{spelt}/" if spelt else prefix
+    folders = [
+        n for d in DIRECTORIES for n in own if n.lower() == d and is_folder(root / prefix / n)
+    ]
+    pictures = f"{prefix}{folders[0]}/" if folders else prefix
+    files = own if annotations == prefix else readable(annotations)
     return _Year(
         annotations,
         pictures,
-        frozenset(n.removesuffix(".xml") for n in files if n.endswith(".xml")),
-        frozenset(own if pictures == prefix else names_in(pictures)),
+        {n[:-4]: n for n in files if is_xml(n)},
+        frozenset(own if pictures == prefix else readable(pictures)),
     )
 
 
 def _lists(
-    root: Path, prefix: str, stems: frozenset[str], problems: list[Problem]
+    root: Path, prefix: str, stems: Mapping[str, str], problems: list[Problem]
 ) -> dict[str, list[str]]:
     lists: dict[str, list[str]] = {}
     for name in SETS:
@@ -139,14 +172,14 @@ def _lists(
     return lists
 
 
-def _listed(line: str, stems: frozenset[str]) -> str:
+def _listed(line: str, stems: Mapping[str, str]) -> str:
     """The id of a line: all of it, but for the column of -1, 0 or 1 in the lists of a class."""
     words = line.rsplit(None, 1)
     return words[0] if line not in stems and words[1:] in (["-1"], ["0"], ["1"]) else line
 
 
 def _read_file(root: Path, year: _Year, stem: str, problems: list[Problem]) -> _Record | None:
-    name = f"{year.annotations}{stem}.xml"
+    name = year.annotations + year.xml.get(stem, f"{stem}.xml")
 
     def wrong(kind: str, record: str, what: str, fix: str) -> None:
         problems.append(Problem(kind, name, record, what, fix))

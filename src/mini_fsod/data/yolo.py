@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -51,13 +52,14 @@ def read_yolo(config: Path) -> tuple[Dataset, list[Problem]]:
         problems.append(Problem(kind, file, record, what, fix))
 
     table = _config(config, wrong)
-    names = _names(table, wrong)
+    read = not problems  # else nothing more can be said of it
+    names = _names(table, wrong) if read else {}
     sets = {
         key: list(dict.fromkeys(_pictures(root, table, key, problems.append, wrong)))
         for key in SETS
         if table.get(key, "") not in NOTHING
     }
-    if not sets:
+    if read and not sets:
         wrong("yaml-shape", "", "no image set is named", "add train: images/train, val: images/val")
     files = list(dict.fromkeys(f for part in sets.values() for f in part))
     sizes = np.zeros((len(files), 2), dtype=np.int64)
@@ -95,6 +97,35 @@ def read_yolo(config: Path) -> tuple[Dataset, list[Problem]]:
         subsets={k: np.array([place[f] for f in part], dtype=np.int64) for k, part in sets.items()},
     )
     return data, problems
+
+
+def configs(folder: Path, names: Sequence[str]) -> list[str]:
+    """The files of a folder that may be its data.yaml under another name."""
+
+    def silent(*_: str) -> None:
+        """What is wrong with files that are no configuration matters to nobody."""
+
+    tables = {
+        n: _config(folder / n, silent) for n in names if n.lower().endswith((".yaml", ".yml"))
+    }
+    return [n for n, table in tables.items() if "names" in table and set(SETS) & set(table)]
+
+
+def missing_config(folder: Path, names: Sequence[str]) -> Problem | None:
+    """What to write, where all of YOLO is there but data.yaml, as in Label Studio's export."""
+    if not {"classes.txt", "images", "labels"} <= set(names):
+        return None
+    try:
+        with open_regular(folder / "classes.txt") as source:
+            text = source.read(MOST_BYTES).decode("utf-8-sig")
+    except (OSError, ValueError):
+        text = ""
+    classes = [line.strip() for line in text.splitlines() if line.strip()]
+    listed = json.dumps(classes, ensure_ascii=False)
+    listed = listed if classes and len(listed) < 1000 else "[the lines of classes.txt]"
+    fix = f"write it, with the lines `train: images` and `names: {listed}`"
+    what = "missing: images/, labels/ and classes.txt are there, but no image set is named"
+    return Problem("yaml-missing", "data.yaml", "", what, fix)
 
 
 def label_file(picture: str) -> str:

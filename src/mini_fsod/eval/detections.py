@@ -148,6 +148,7 @@ class _Check:
         self.image_of = image_of
         self.number_of = _label_places(dataset.category_ids)
         self.name_of = _label_places(dataset.classes)
+        self.sets = _sets_of(dataset)
         self.hints: dict[str, str] = {}
 
     def problems(self, records: Sequence[Any]) -> Iterator[Problem]:
@@ -181,6 +182,11 @@ class _Check:
         if place == TWICE:
             what = f"image_id {shown(key)} is the id of several images"
             yield "ambiguous image", what, "Give the pictures of the data set different names"
+        elif place == UNKNOWN and key in self.sets:
+            *others, last = self.sets[key]
+            listed = f"{', '.join(others)} and {last}" if others else last
+            what = f"the id {shown(key)} is in {listed}: choose one with --subset"
+            yield "ambiguous image", what, "choose an image set with --subset"
         elif place == UNKNOWN:
             what = f"the data has no image with the id {shown(key)}.{self._expected(key)}"
             fix = "Score with the images the detections were made on, or leave these detections out"
@@ -252,6 +258,17 @@ def _image_places(ids: Sequence[ImageId]) -> dict[ImageId, int]:
     for i, key in enumerate(ids):
         places[key] = TWICE if key in places else i
     return places
+
+
+def _sets_of(dataset: Dataset) -> dict[ImageId, list[str]]:
+    """Short id: the image sets in which it is the id of one image."""
+    sets: dict[ImageId, list[str]] = {}
+    for name, part in dataset.subsets.items():
+        ids = [dataset.short_ids[i] for i in part.tolist()] if dataset.short_ids else []
+        if len(set(ids)) == len(ids):
+            for key in ids:
+                sets.setdefault(key, []).append(name)
+    return sets
 
 
 def _label_places(keys: Iterable[Any]) -> dict[Any, int]:

@@ -11,7 +11,7 @@ from typing import Any
 def over_seeds(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Results of `score`, one per seed, all on the same data by the same metric, as one result.
 
-    Every figure, per class too, is the mean over the runs, as is the number of detections;
+    Every figure, per class too, is the mean over the runs; "detections" lists their numbers;
     "interval95" has the half width of the 95 % interval of each figure that is not per class,
     "runs" the results as they came. A figure that is None in a run is None here, its interval too.
     """
@@ -26,7 +26,7 @@ def over_seeds(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
         **{k: mean([r[k] for r in results]) for k in figures},
         "per_class": per_class,
         "images": first["images"],
-        "detections": fmean(r["detections"] for r in results),
+        "detections": [r["detections"] for r in results],
         "interval95": {k: interval95([r[k] for r in results]) for k in figures},
         "runs": list(results),
     }

@@ -79,7 +79,7 @@ def main() -> None:
 
     start = time.perf_counter()
     plans = each_once(pictures.take(test.files).own, 32, SHORT, LONG)
-    shown = Resident(pictures.take(test.files), Targets.of(test.boxes, len(test)), device)
+    shown = held.sharing(pictures.take(test.files), Targets.of(test.boxes, len(test)))
     found = detect_all(detector, shown.batch, plans, device, bf16=device.type == "cuda")
     figures = score(test, found, known, "voc07")
     result |= {

@@ -225,3 +225,15 @@ def test_the_gpu_gives_the_same_and_is_not_waited_for(size: tuple[int, int]) -> 
     here = Resident(pictures, Targets.of(boxes, 2), CPU).batch(plan)
     assert (there.images.cpu().int() - here.images.int()).abs().max() <= 1
     assert torch.allclose(there.boxes.cpu(), here.boxes)
+
+
+def test_other_pictures_of_the_same_buffer_share_it() -> None:
+    a, b = random_images((30, 40), (30, 40))
+    pictures = held([a, b])
+    whole = Resident(pictures, no_targets(2), CPU)
+    part = whole.sharing(pictures.take(pictures.files[1:]), no_targets(1))
+    plan = plan_of([(30, 40)], (32, 64))
+    assert torch.equal(part.batch(plan).images[0, :, :30, :40].permute(1, 2, 0), torch.tensor(b))
+    assert part._pixels.data_ptr() == whole._pixels.data_ptr()
+    with pytest.raises(ValueError, match="another buffer"):
+        whole.sharing(held([a]), no_targets(1))

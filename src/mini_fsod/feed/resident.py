@@ -6,6 +6,7 @@ A batch is one gather from a flat buffer: no loop over images, no wait for the d
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -219,6 +220,15 @@ class Resident:
         self._targets = targets.to(device)
         host = torch.from_numpy(pictures.pixels)
         self._pixels = (host if device.type == "cpu" else _send(host, device)).view(-1, 3)
+
+    def sharing(self, pictures: Pictures, targets: Targets) -> Resident:
+        """Batches of other pictures of the same cache, such as a test set: no second copy of it."""
+        if pictures.pixels is not self._pictures.pixels:
+            raise ValueError("the pictures lie in another buffer")
+        other = copy(self)
+        other._pictures = pictures
+        other._targets = targets.to(self._pixels.device)
+        return other
 
     def batch(self, plan: Plan) -> Batch:
         p, i = self._pictures, plan.images

@@ -150,7 +150,7 @@ def show_summary(name: str, figures: dict[str, Any], kind: str) -> None:
         soft_wrap=True,
     )
     if figures["subsets"]:
-        united = {n: count for n, count in figures["subsets"].items() if "/" not in n}
+        united = {n: count for n, count in figures["subsets"].items() if count and "/" not in n}
         sets = ", ".join(f"{n} {count:,}" for n, count in united.items())
         show.out.print(f"image sets  {show.plain(sets)}", soft_wrap=True)
     if figures["sizes"]["width"]:

@@ -33,8 +33,14 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# make bench, or make bench DEVKIT=path/to/VOCdevkit for the detector's too (a GPU is wanted there).
 bench: $(READY)
-	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	$(BIN)/python benchmarks/load_speed.py
+	$(BIN)/python benchmarks/eval_speed.py
+	$(BIN)/python benchmarks/official_shots.py $(DEVKIT)
+ifdef DEVKIT
+	$(BIN)/python benchmarks/detector_speed.py $(DEVKIT)
+endif
 
 # Needs uv (pip install uv). Universal: one lock for Linux and macOS, Python 3.11 to 3.13.
 lock:

@@ -71,7 +71,7 @@ def assert_finite(detector: Detector, losses: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize("classifier", ["linear", "cosine"])
 def test_images_without_boxes_have_losses_and_gradients(targets: Targets, classifier: Any) -> None:
     detector = small(classifier=classifier, iou_branch=True)
-    losses = detector(pictures(), SIZES, targets, draw=3)
+    losses = detector.losses(pictures(), SIZES, targets, draw=3)
     assert list(losses) == [
         "loss_objectness",
         "loss_rpn_box_reg",

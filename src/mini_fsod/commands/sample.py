@@ -8,7 +8,7 @@ from mini_fsod import show
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.home import SAMPLE, data_folder, is_sample
 from mini_fsod.data.kshot import balanced_set, draw, fingerprint, training_part
-from mini_fsod.data.official import choose, lists_from_file, voc_lists
+from mini_fsod.data.official import Lists, choose, lists_from_file, voc_lists
 from mini_fsod.data.read import look, read
 from mini_fsod.data.split import arranged, is_of
 from mini_fsod.data.write import write_coco
@@ -35,22 +35,17 @@ def run(
     for line in data.notes:
         show.note(line)
     _refuse_sources(path, out)
-    whole = data
-    part = training_part(data) if subset is None else None
-    if official is None:
-        data = data if part is None else data.subset(part)
-        labels, empty = _with_boxes(label_map(data.classes, split, novel), whole, path, subset)
-        chosen = draw(data, labels, shots, seed)
-        origin = "drawn"
+    lists, all_sets = None, False
+    if official is not None:
+        lists, all_sets = _lists(official, seed)
+    part = None if all_sets or subset is not None else training_part(data)
+    labels, empty = _with_boxes(label_map(data.classes, split, novel), data, path, subset)
+    data = data if part is None else data.subset(part)
+    if lists is None:
+        chosen, origin = draw(data, labels, shots, seed), "drawn"
     else:
-        lists, all_sets = voc_lists(seed), False
-        if official != "voc":
-            lists, all_sets = lists_from_file(Path(official), seed)
-        part = None if all_sets else part
-        data = data if part is None else data.subset(part)
-        labels, empty = _with_boxes(label_map(data.classes, split, novel), whole, path, subset)
         chosen = choose(data, labels, lists, shots, seed)
-        origin = f"official {Path(official).name}"
+        origin = f"official {Path(official or '').name}"
     sample = balanced_set(data, chosen)
     if empty:
         kept = tuple(name for name in data.classes if name not in empty)
@@ -78,6 +73,13 @@ def run(
         f"{shots} of each of {each} ({source}), seed {seed}"
     )
     show.note(f"sha256 {digest}")
+
+
+def _lists(official: str, seed: int) -> tuple[Lists, bool]:
+    """The lists of a seed, and whether they name images of all image sets, as COCO's do."""
+    if official == "voc":
+        return voc_lists(seed), False
+    return lists_from_file(Path(official), seed)
 
 
 def _with_boxes(

@@ -29,9 +29,8 @@ KEPT = {
     "categories": {"id", "name"},
 }
 MOST_KEYS = 1000
-MOST_PROBLEMS = (
-    20_000  # a file of another shape is wrong in every record; the point is made by then
-)
+# a file of another shape is wrong in every record; the point is made by then
+MOST_PROBLEMS = 20_000
 
 
 @dataclass(slots=True)

@@ -175,16 +175,6 @@ class Detector(nn.Module):
 
     # Training
 
-    def forward(
-        self,
-        images: Tensor,
-        sizes: Tensor,
-        targets: Targets,
-        draw: Tensor | int = 0,
-        extra: PaddedBoxes | None = None,
-    ) -> dict[str, Tensor]:
-        return self.losses(images, sizes, targets, draw, extra)
-
     def losses(
         self,
         images: Tensor,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -51,10 +50,7 @@ class Step:
         valid: Tensor,
         draw: Tensor,
     ) -> Tensor:
-        precision = (
-            torch.autocast(self._device.type, torch.bfloat16) if self._bf16 else nullcontext()
-        )
-        with precision:
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
             losses = self._losses(images, sizes, Targets(boxes, labels, valid), draw)
         self.names = tuple(losses)
         values = torch.stack(list(losses.values()))

@@ -31,7 +31,7 @@ from mini_fsod.detector import from_torchvision
 from mini_fsod.feed.batches import Schedule
 from mini_fsod.feed.cache import cached_pictures
 from mini_fsod.feed.resident import Batch, Resident, Targets
-from mini_fsod.train.step import Step, make_optimiser
+from mini_fsod.train.step import Step, inputs_of, losses_of, make_optimiser
 
 SHORT, LONG, CLASSES = 320, 640, 20
 BATCHES = 8  # different ones, in turn
@@ -122,12 +122,12 @@ def training(
     their_ms, their_gib = measure(their_step, max(5, rounds // 3), device)
     optimiser = make_optimiser(ours, device, 0.9, 1e-4)
     optimiser.param_groups[0]["lr"].fill_(1e-4)
-    step = Step(ours.losses, optimiser, device, bf16)
+    step = Step(losses_of(ours), optimiser, device, bf16)
     draw = torch.zeros((), dtype=torch.int64, device=device)
 
     def our_step(n: int) -> None:
         draw.fill_(n)
-        step(batches[n % len(batches)], draw)
+        step([inputs_of(batches[n % len(batches)], draw)])
 
     our_ms, our_gib = measure(our_step, rounds, device)
     return {

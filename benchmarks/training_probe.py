@@ -3,9 +3,10 @@
 python benchmarks/training_probe.py DEVKIT --weights FILE --seconds 430 --out probe.json
 python benchmarks/training_probe.py DEVKIT --weights FILE --iterations 18000 --decay 12000 16000
 
-Torchvision's schedule: SGD, batch 16, learning rate 0.02, warm-up 100, a tenth of it at 2/3 and 8/9
-(of the time, or of the iterations), flips only, short side 320. The clock starts with the first
-step: choosing kernels and recording graphs counts, decoding the pictures does not.
+By default torchvision's schedule: SGD, batch 16, learning rate 0.02, warm-up 100, a tenth of it at
+2/3 and 8/9 (of the time, or of the iterations), flips only, short side 320. The clock starts with
+the first step: choosing kernels and recording graphs counts, decoding the pictures does not. Other
+views (--short, --zoom), averaged weights (--ema) and sizes at test (--test) tell what they bring.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from mini_fsod.feed.cache import cached_pictures
 from mini_fsod.feed.resident import Resident, Targets
 from mini_fsod.labels import SPLITS, LabelMap
 from mini_fsod.train.detect import detect_all
-from mini_fsod.train.step import Step, make_optimiser
+from mini_fsod.train.ema import Average, warmed_decay
+from mini_fsod.train.step import Step, inputs_of, losses_of, make_optimiser
 
-SHORT, LONG = 320, 640
+KEPT = (320, 640)  # short and long side at which pictures are held
 WARM_UP = 100
 LOOK = 50  # steps between looks at the losses, the only moments the host waits
 
@@ -45,6 +47,12 @@ def main() -> None:
     parser.add_argument("--split", default="voc-split1", choices=sorted(SPLITS))
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rate", type=float, default=0.02)
+    parser.add_argument("--short", type=int, nargs="+", default=[320])
+    parser.add_argument("--zoom", type=float, nargs=2)
+    parser.add_argument("--ema", type=float)
+    parser.add_argument("--test", type=int, nargs="+", default=[320], help="short sides at test")
+    parser.add_argument("--canvases", type=int, default=6)
+    parser.add_argument("--tries", type=int, default=10, help="kernels cudnn tries a convolution")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "mini")
     parser.add_argument("--images", type=int, help="only so many training images")
@@ -53,10 +61,11 @@ def main() -> None:
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark_limit = options.tries
     labels = SPLITS[options.split]
     data = read(options.devkit)
     start = time.perf_counter()
-    pictures = cached_pictures(data, options.cache, SHORT, LONG)
+    pictures = cached_pictures(data, options.cache, *KEPT)
     decoding = time.perf_counter() - start
     print(f"{len(data):,} pictures ready in {decoding:.1f} s", flush=True)
 
@@ -75,16 +84,23 @@ def main() -> None:
         normalisation=CAFFE,
     ).to(device, memory_format=torch.channels_last)
     held = Resident(pictures.take(train.files), Targets.of(train.boxes, len(train)), device)
-    result = run(options, detector, held, pictures.take(train.files).own, device)
+    average = None if options.ema is None else Average(detector, device)
+    result = run(options, detector, average, held, pictures.take(train.files).own, device)
 
     start = time.perf_counter()
-    plans = each_once(pictures.take(test.files).own, 32, SHORT, LONG)
     shown = held.sharing(pictures.take(test.files), Targets.of(test.boxes, len(test)))
-    found = detect_all(detector, shown.batch, plans, device, bf16=device.type == "cuda")
-    figures = score(test, found, known, "voc07")
+    models = {"": detector} | ({} if average is None else {"averaged ": average.model})
+    figures = {}
+    for short in options.test:
+        plans = each_once(pictures.take(test.files).own, 32, short, 2 * short)
+        for name, model in models.items():
+            found = detect_all(model, shown.batch, plans, device, bf16=device.type == "cuda")
+            figures[f"{name}{short}"] = score(test, found, known, "voc07")
+            print(f"{name}{short}: bAP50 {figures[f'{name}{short}']['bAP50']:.2f}", flush=True)
+    best = max(figures.values(), key=lambda f: f["bAP50"])
     result |= {
-        "bAP50": figures["bAP50"],
-        "per_class": {name: row["AP50"] for name, row in figures["per_class"].items()},
+        "bAP50": {name: f["bAP50"] for name, f in figures.items()},
+        "per_class": {name: row["AP50"] for name, row in best["per_class"].items()},
         "test_seconds": time.perf_counter() - start,
         "decoding_seconds": decoding,
         "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.machine(),
@@ -96,10 +112,19 @@ def main() -> None:
         options.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
-def run(options, detector, held, own, device) -> dict:
+def run(options, detector, average, held, own, device) -> dict:
     optimiser = make_optimiser(detector, device, momentum=0.9, weight_decay=1e-4)
-    step = Step(detector.losses, optimiser, device, bf16=device.type == "cuda")
-    schedule = Schedule(own, options.batch, (SHORT,), LONG, options.seed)
+    bf16 = device.type == "cuda"
+    step = Step(losses_of(detector), optimiser, device, bf16, average=average)
+    schedule = Schedule(
+        own,
+        options.batch,
+        tuple(options.short),
+        2 * max(options.short),
+        options.seed,
+        zoom=options.zoom and tuple(options.zoom),
+        most_canvases=options.canvases,
+    )
     print("canvases", schedule.canvases, flush=True)
     rate = optimiser.param_groups[0]["lr"]
     draw = torch.zeros((), dtype=torch.int64, device=device)
@@ -110,7 +135,9 @@ def run(options, detector, held, own, device) -> dict:
         values = options.rate * min(1.0, (done + 1) / WARM_UP) * decay(options, share, done)
         rate.fill_(values)
         draw.fill_(done)
-        got = step(held.batch(schedule.plan(done)), draw)
+        if average is not None:
+            average.decay.fill_(warmed_decay(done, options.ema))
+        got = step([inputs_of(held.batch(schedule.plan(done)), draw)])
         done += 1
         elapsed = time.perf_counter() - start
         if done % LOOK == 0 or done == 1:

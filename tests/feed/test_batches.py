@@ -22,6 +22,7 @@ from mini_fsod.feed.batches import (
     random_words,
     reduced,
     uniform,
+    zoomed,
 )
 
 
@@ -219,3 +220,31 @@ def test_random_words_depend_on_the_key_alone() -> None:
     assert u.min() >= 0
     assert u.max() < 1
     assert abs(u.mean() - 0.5) < 0.01
+
+
+def test_zoom_by_hand() -> None:
+    fitted, canvas = np.array([[100, 150], [100, 150], [100, 150]]), (128, 160)
+    chances = np.array([[0.0, 0.5, 0.5], [0.999, 0.0, 0.999], [0.5, 0.0, 0.0]])
+    scaled, seen, shift = zoomed(fitted, canvas, (0.5, 1.5), chances)
+    assert scaled.tolist() == [[50, 75], [150, 225], [100, 150]]
+    assert seen.tolist() == [[50, 75], [128, 160], [100, 150]]
+    assert shift.tolist() == [[0, 0], [0, 65], [0, 0]]  # the last window ends at 225
+
+
+def test_zoomed_batches_stay_on_their_canvas_and_differ() -> None:
+    sizes = np.tile([[300, 400], [400, 300], [320, 480]], (20, 1))
+    plain = Schedule(sizes, 4, (320,), 640, 0)
+    zooming = Schedule(sizes, 4, (320,), 640, 0, zoom=(0.5, 1.5))
+    factors = []
+    for step in range(40):
+        a, b = plain.plan(step), zooming.plan(step)
+        assert a.canvas == b.canvas
+        assert a.images.tolist() == b.images.tolist()
+        assert a.flip.tolist() == b.flip.tolist()
+        assert (b.sizes <= np.array(b.canvas)).all()
+        assert (b.shift >= 0).all()
+        assert (b.shift + b.sizes <= b.scaled).all()
+        factors += (b.scaled[:, 0] / a.scaled[:, 0]).tolist()
+    assert 0.5 <= min(factors) < 0.6
+    assert 1.4 < max(factors) <= 1.51
+    assert zooming.state(3) != plain.state(3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +52,8 @@ def plan_of(
 ) -> Plan:
     count = len(sizes)
     flips = np.array(flip or [False] * count)
-    return Plan(0, 0, canvas, np.arange(count), np.array(sizes), flips, 0, count, count)
+    seen, whole = np.array(sizes), np.zeros((count, 2), dtype=np.int64)
+    return Plan(0, 0, canvas, np.arange(count), seen, seen, whole, flips, 0, count, count)
 
 
 def no_targets(images: int) -> Targets:
@@ -91,8 +93,9 @@ def test_both_ways_of_placing_agree() -> None:
     pictures = held(random_images((6, 9), (8, 3)))
     pixels, start = torch.from_numpy(pictures.pixels).view(-1, 3), torch.tensor([0, 54])
     sizes, flip = torch.from_numpy(pictures.kept), torch.tensor([True, False])
-    one = place(pixels, start, sizes, sizes, flip, (32, 32), exact=True)
-    two = place(pixels, start, sizes, sizes, flip, (32, 32), exact=False)
+    whole = torch.zeros_like(sizes)
+    one = place(pixels, start, sizes, sizes, whole, sizes, flip, (32, 32), exact=True)
+    two = place(pixels, start, sizes, sizes, whole, sizes, flip, (32, 32), exact=False)
     assert (one == two).all()
     assert one.is_contiguous(memory_format=torch.channels_last)
 
@@ -128,8 +131,39 @@ def test_boxes_are_scaled_and_flipped_by_hand() -> None:
     boxes = torch.tensor([[[10.0, 20.0, 30.0, 60.0]], [[10.0, 20.0, 30.0, 60.0]]])
     scale = torch.tensor([[2.0, 0.5], [2.0, 0.5]])
     sizes = torch.tensor([[50, 200], [50, 200]])
-    moved = to_canvas(boxes, scale, torch.tensor([False, True]), sizes)
+    moved, seen = to_canvas(boxes, scale, torch.zeros(2, 2), torch.tensor([False, True]), sizes)
     assert moved.tolist() == [[[20, 10, 60, 30]], [[140, 10, 180, 30]]]
+    assert seen.tolist() == [[1], [1]]
+
+
+def test_boxes_are_cut_to_the_window_by_hand() -> None:
+    # at twice the size the box is 20 40 60 80; the window of 30 x 50 begins at x = 30, y = 50
+    boxes = torch.tensor([[[10.0, 20.0, 30.0, 40.0], [0.0, 0.0, 15.0, 40.0], [0, 0, 0, 0]]])
+    scale, shift = torch.full((1, 2), 2.0), torch.tensor([[30.0, 50.0]])
+    sizes = torch.tensor([[20, 50]])
+    moved, seen = to_canvas(boxes, scale, shift, torch.tensor([False]), sizes)
+    assert moved[0, 0].tolist() == [0, 0, 30, 20]
+    assert seen.tolist() == [[600 / 1600, 0, 0]]  # the second only touches the window
+    mirrored, _ = to_canvas(boxes, scale, shift, torch.tensor([True]), sizes)
+    assert mirrored[0, 0].tolist() == [20, 0, 50, 20]
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_a_window_is_cut_from_the_enlarged_picture(flip: bool) -> None:
+    (image,) = random_images((11, 17))
+    one = plan_of([(16, 20)], (16, 32), [flip])
+    plan = replace(one, scaled=np.array([[22, 34]]), shift=np.array([[5, 9]]))
+    boxes = Boxes.of([0, 0], [[5, 3, 6, 5], [0, 0, 5, 3]], [1, 2])
+    batch = Resident(held([image]), Targets.of(boxes, 1), CPU).batch(plan)
+    whole = interpolate(
+        torch.from_numpy(image).permute(2, 0, 1)[None].float(), (22, 34), mode="bilinear"
+    )[0]
+    wanted = whole[:, 5:21, 9:29]
+    wanted = wanted.flip(-1) if flip else wanted
+    assert (batch.images[0, :, :, :20].float() - wanted).abs().max() < 0.51
+    assert batch.valid.tolist() == [[True, False]]  # of the second a fortieth is seen
+    back = to_picture(batch.boxes, batch)
+    assert back[0, 0].tolist() == pytest.approx([5, 3, 11, 8])
 
 
 @pytest.mark.parametrize("flip", [False, True])

@@ -27,10 +27,10 @@ NEAR = 2  # of 255
 
 
 def plan_of(sizes: list[tuple[int, int]], step: int = 0) -> Plan:
-    count = len(sizes)
+    count, seen = len(sizes), np.array(sizes)
     return Plan(
-        step, 0, CANVAS, np.arange(count), np.array(sizes), np.zeros(count, dtype=np.bool_), 0,
-        count, count,
+        step, 0, CANVAS, np.arange(count), seen, seen, np.zeros_like(seen),
+        np.zeros(count, dtype=np.bool_), 0, count, count,
     )  # fmt: skip
 
 

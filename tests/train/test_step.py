@@ -19,7 +19,7 @@ from mini_fsod.feed.cache import cached_pictures
 from mini_fsod.feed.resident import Batch, Resident, Targets
 from mini_fsod.labels import LabelMap
 from mini_fsod.train.detect import detect_all
-from mini_fsod.train.step import Step, make_optimiser
+from mini_fsod.train.step import Step, inputs_of, losses_of, make_optimiser
 
 CPU = torch.device("cpu")
 LABELS = LabelMap(("car", "bus"), ("bird",))
@@ -46,9 +46,12 @@ def test_steps_bring_the_loss_down(source: tuple[Callable[[Plan], Batch], np.nda
     model = detector()
     optimiser = make_optimiser(model, CPU, 0.9, 1e-4)
     optimiser.param_groups[0]["lr"].fill_(0.005)
-    step = Step(model.losses, optimiser, CPU, bf16=False)
+    step = Step(losses_of(model), optimiser, CPU, bf16=False)
     schedule = Schedule(own, 3, (64,), 128, seed=0, flip=False)
-    totals = [step(batch_of(schedule.plan(0)), torch.tensor(n)).sum().item() for n in range(12)]
+    totals = [
+        step([inputs_of(batch_of(schedule.plan(0)), torch.tensor(n))]).sum().item()
+        for n in range(12)
+    ]
     assert step.names == (
         "loss_objectness",
         "loss_rpn_box_reg",
@@ -68,7 +71,7 @@ def test_a_step_is_what_its_parts_are(
     ours, by_hand = detector(), detector()
     optimiser = make_optimiser(ours, CPU, 0.9, 1e-4)
     optimiser.param_groups[0]["lr"].fill_(0.01)
-    Step(ours.losses, optimiser, CPU, bf16=False)(batch, torch.tensor(5))
+    Step(losses_of(ours), optimiser, CPU, bf16=False)([inputs_of(batch, torch.tensor(5))])
 
     from mini_fsod.detector import Targets as Truth
 

@@ -61,6 +61,22 @@ def reduced(sizes: Ints, short: int, long: int) -> Ints:
     return kept
 
 
+def zoomed(
+    fitted: Ints, canvas: tuple[int, int], zoom: tuple[float, float], chances: Floats
+) -> tuple[Ints, Ints, Ints]:
+    """Images (b, 2) that fit a canvas, zoomed: their sizes at scale, what is seen, and its corner.
+
+    `chances` (b, 3) in [0, 1) decide the factor, uniform between the two numbers of `zoom`, and
+    where the window lies along y and x. Every place is as likely as another.
+    """
+    low, high = zoom
+    factor = low + (high - low) * chances[:, :1]
+    scaled = np.maximum(np.floor(fitted * factor + 0.5).astype(np.int64), 1)
+    seen = np.minimum(scaled, np.array(canvas))
+    shift = np.floor(chances[:, 1:] * (scaled - seen + 1)).astype(np.int64)
+    return scaled, seen, shift
+
+
 def group_canvases(need: Ints, most: int, least: int) -> Ints:
     """(I,) the group of each image, for (I, 2) canvases that the images need by themselves.
 
@@ -108,8 +124,10 @@ class Plan:
     epoch: int
     canvas: tuple[int, int]  # height, width
     images: Ints  # (b,) indices of images
-    sizes: Ints  # (b, 2) height, width of each image on the canvas
-    flip: Bools  # (b,) mirrored left to right
+    sizes: Ints  # (b, 2) height, width of what is seen of each image, in the canvas's corner
+    scaled: Ints  # (b, 2) height, width of the whole image at its scale; larger where it is cut
+    shift: Ints  # (b, 2) rows above and columns left of what is seen, at that scale
+    flip: Bools  # (b,) what is seen is mirrored left to right
     first: int
     batch: int
     count: int  # the first `count` images are meant; the others only fill the batch
@@ -127,6 +145,8 @@ class Plan:
             self,
             images=self.images[mine],
             sizes=self.sizes[mine],
+            scaled=self.scaled[mine],
+            shift=self.shift[mine],
             flip=self.flip[mine],
             first=rank * each,
             count=min(max(self.count - rank * each, 0), each),
@@ -171,7 +191,8 @@ class Schedule:
 
     `sizes` (I, 2) are the pictures' own heights and widths. `images` are the indices to train on,
     all by default; an index given twice is seen twice an epoch. The short side is drawn for each
-    batch from `shorts`, a flip for each image.
+    batch from `shorts`; a flip for each image, and with `zoom` a further factor between the two
+    numbers: a smaller image leaves more of its canvas empty, of a larger one a window is seen.
     """
 
     def __init__(
@@ -183,6 +204,7 @@ class Schedule:
         seed: int,
         images: Ints | None = None,
         flip: bool = True,
+        zoom: tuple[float, float] | None = None,
         most_canvases: int = 6,
     ) -> None:
         chosen = np.arange(len(sizes)) if images is None else np.asarray(images, dtype=np.int64)
@@ -198,8 +220,9 @@ class Schedule:
         self._shorts = shorts
         self._seed = seed
         self._flip = flip
+        self._zoom = zoom
         self._counts = tuple(len(m) for m in self._canvases.members)
-        said = f"{batch} {shorts} {long} {seed} {flip} {most_canvases}".encode()
+        said = f"{batch} {shorts} {long} {seed} {flip} {zoom} {most_canvases}".encode()
         digest = hashlib.sha256(said)
         digest.update(np.ascontiguousarray(chosen).astype("<i8").tobytes())
         digest.update(np.ascontiguousarray(sizes[chosen]).astype("<i8").tobytes())
@@ -229,16 +252,23 @@ class Schedule:
         number = done[group] + int((order[:turn] == group).sum())
         images = self._row(group, number * self.batch)
 
-        words = random_words(1 + self.batch, self._seed, WEAK, step)
+        words = random_words(1 + 4 * self.batch, self._seed, WEAK, step)
         short = self._shorts[int(words[0] % np.uint64(len(self._shorts)))]
-        flip = (words[1:] >> np.uint64(63)).astype(np.bool_) & self._flip
+        flip, *chances = words[1:].reshape(4, self.batch)
+        canvas = self._canvas[group, short]
+        scaled = self._canvases.size(images, short)
+        sizes, shift = scaled, np.zeros_like(scaled)
+        if self._zoom is not None:
+            scaled, sizes, shift = zoomed(scaled, canvas, self._zoom, uniform(np.stack(chances, 1)))
         return Plan(
             step=step,
             epoch=epoch,
-            canvas=self._canvas[group, short],
+            canvas=canvas,
             images=images,
-            sizes=self._canvases.size(images, short),
-            flip=flip,
+            sizes=sizes,
+            scaled=scaled,
+            shift=shift,
+            flip=(flip >> np.uint64(63)).astype(np.bool_) & self._flip,
             first=0,
             batch=self.batch,
             count=self.batch,
@@ -300,13 +330,16 @@ def each_once(
         for start in range(0, len(members), batch):
             place = np.arange(start, start + batch)
             taken = members[np.minimum(place, len(members) - 1)]
+            sizes = canvases.size(taken, short)
             plans.append(
                 Plan(
                     step=len(plans),
                     epoch=0,
                     canvas=canvases.canvas(group, short),
                     images=taken,
-                    sizes=canvases.size(taken, short),
+                    sizes=sizes,
+                    scaled=sizes,
+                    shift=np.zeros_like(sizes),
                     flip=np.zeros(batch, dtype=np.bool_),
                     first=0,
                     batch=batch,

@@ -25,6 +25,9 @@ from mini_fsod.feed.cache import Pictures
 # `Batch.sizes` lets the detector set it to exactly zero.
 FILL = (124, 116, 104)
 
+# The least share of a box's area that must be seen for it to stay a target where images are cut
+SEEN = 0.25
+
 CHUNK = 256 * 2**20  # bytes that go to the device at a time
 
 
@@ -85,22 +88,32 @@ class Batch:
     plan: Plan  # what the host knows: image indices, canvas, how many images are meant
     index: Tensor  # (B,) int64 image indices
     images: Tensor  # (B, 3, H, W) uint8 RGB, channels last in memory
-    sizes: Tensor  # (B, 2) int64 height, width of each image on the canvas, from the top left
-    boxes: Tensor  # (B, G, 4) float32 on the canvas
+    sizes: Tensor  # (B, 2) int64 height, width of what is seen of each, in the canvas's corner
+    boxes: Tensor  # (B, G, 4) float32 on the canvas, cut to what is seen
     labels: Tensor  # (B, G) int64
-    valid: Tensor  # (B, G) bool: false for padding
+    valid: Tensor  # (B, G) bool: false for padding, and for boxes that are hardly seen
     box: Tensor  # (B, G) int64 index of the box in the data set, -1 for padding
     scale: Tensor  # (B, 2) float32 canvas pixels for each pixel of the picture, along x and y
+    shift: Tensor  # (B, 2) float32 canvas pixels left of and above what is seen
     flip: Tensor  # (B,) bool
 
 
-def to_canvas(boxes: Tensor, scale: Tensor, flip: Tensor, sizes: Tensor) -> Tensor:
-    """Boxes (B, G, 4) of the pictures, scaled and flipped with their images."""
-    x1, y1, x2, y2 = (boxes * scale.repeat(1, 2)[:, None]).unbind(-1)
-    width = sizes[:, 1:].to(boxes.dtype)
+def to_canvas(
+    boxes: Tensor, scale: Tensor, shift: Tensor, flip: Tensor, sizes: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Boxes (B, G, 4) of the pictures, scaled, moved, cut and flipped with their images.
+
+    The second result (B, G) is the share of each box's area that is seen; 0 for an empty box.
+    """
+    whole = boxes * scale.repeat(1, 2)[:, None] - shift.repeat(1, 2)[:, None]
+    height, width = sizes[:, :1].to(boxes.dtype), sizes[:, 1:].to(boxes.dtype)
+    x1, x2 = (whole[..., k].clamp(min=0).minimum(width) for k in (0, 2))
+    y1, y2 = (whole[..., k].clamp(min=0).minimum(height) for k in (1, 3))
+    area = (whole[..., 2] - whole[..., 0]) * (whole[..., 3] - whole[..., 1])
+    share = (x2 - x1) * (y2 - y1) / area
     left = torch.where(flip[:, None], width - x2, x1)
     right = torch.where(flip[:, None], width - x1, x2)
-    return torch.stack([left, y1, right, y2], -1)
+    return torch.stack([left, y1, right, y2], -1), share.nan_to_num(0.0)
 
 
 def to_picture(boxes: Tensor, batch: Batch) -> Tensor:
@@ -108,13 +121,16 @@ def to_picture(boxes: Tensor, batch: Batch) -> Tensor:
     x1, y1, x2, y2 = boxes.unbind(-1)
     flip, width = batch.flip[:, None], batch.sizes[:, 1:].to(boxes.dtype)
     left, right = torch.where(flip, width - x2, x1), torch.where(flip, width - x1, x2)
-    return torch.stack([left, y1, right, y2], -1) / batch.scale.repeat(1, 2)[:, None]
+    seen = torch.stack([left, y1, right, y2], -1)
+    return (seen + batch.shift.repeat(1, 2)[:, None]) / batch.scale.repeat(1, 2)[:, None]
 
 
 def place(
     pixels: Tensor,
     start: Tensor,
     kept: Tensor,
+    scaled: Tensor,
+    shift: Tensor,
     sizes: Tensor,
     flip: Tensor,
     canvas: tuple[int, int],
@@ -123,9 +139,9 @@ def place(
     """Images (B, 3, H, W) uint8 on a canvas, gathered from a flat buffer.
 
     pixels (P, 3) uint8, start (B,) first pixel of each image, kept (B, 2) its height and width
-    there, sizes (B, 2) its height and width on the canvas, flip (B,) bool. The rest of the canvas
-    is FILL. Resizing is bilinear between pixel centres (`interpolate(..., align_corners=False)`);
-    with `exact` the caller says that kept equals sizes, and pixels are only moved.
+    there; scaled, shift, sizes (B, 2) and flip (B,) as in `Plan`. The rest of the canvas is FILL.
+    Resizing is bilinear between pixel centres (`interpolate(..., align_corners=False)`); with
+    `exact` the caller says that kept equals scaled, and pixels are only moved.
     """
     device = pixels.device
     y = torch.arange(canvas[0], device=device)[None]  # (1, H)
@@ -133,12 +149,13 @@ def place(
     height, width = sizes[:, :1], sizes[:, 1:]
     rows = (y < height)[:, :, None]  # (B, H, 1)
     columns = (x < width).repeat_interleave(3, 1)[:, None]  # (B, 1, 3 W)
-    x = torch.where(flip[:, None], width - 1 - x, x)
+    x = torch.where(flip[:, None], width - 1 - x, x) + shift[:, 1:]
+    y = y + shift[:, :1]
     if exact:
         shown = _gather(pixels, start, kept, y, x)
     else:
-        top, bottom, down = _neighbours(y, kept[:, :1], height)
-        left, right, along = _neighbours(x, kept[:, 1:], width)
+        top, bottom, down = _neighbours(y, kept[:, :1], scaled[:, :1])
+        left, right, along = _neighbours(x, kept[:, 1:], scaled[:, 1:])
         along = along.repeat_interleave(3, 1)[:, None]
         upper = _gather(pixels, start, kept, top, left).float()
         upper = upper.lerp(_gather(pixels, start, kept, top, right).float(), along)
@@ -189,25 +206,28 @@ def make_batch(
     start (B,), kept (B, 2) and own (B, 2) speak of the plan's images; they travel in one copy.
     """
     device = pixels.device
-    columns = [plan.images, start, kept.T, own.T, plan.sizes.T, plan.flip]
+    sides = np.stack([kept, own, plan.sizes, plan.scaled, plan.shift])  # (5, B, 2)
+    columns = [plan.images, start, plan.flip, *sides.transpose(0, 2, 1).reshape(10, -1)]
     sent = upload(np.vstack(columns).astype(np.int64), device)
-    index, flip = sent[0], sent[8].bool()
-    sizes = sent[6:8].T
-    images = place(
-        pixels, sent[1], sent[2:4].T, sizes, flip, plan.canvas, bool((kept == plan.sizes).all())
-    )
-    scale = (sent[6:8].float() / sent[4:6].float()).flip(0).T.contiguous()
+    index, flip = sent[0], sent[2].bool()
+    kept_, own_, sizes, scaled, shift = (sent[k : k + 2].T for k in range(3, 13, 2))
+    exact = bool((kept == plan.scaled).all())
+    images = place(pixels, sent[1], kept_, scaled, shift, sizes, flip, plan.canvas, exact)
+    scale = (scaled.float() / own_.float()).flip(1)
+    moved = shift.float().flip(1)
+    boxes, seen = to_canvas(targets.boxes[index], scale, moved, flip, sizes)
     box = targets.box[index]
     return Batch(
         plan=plan,
         index=index,
         images=images,
         sizes=sizes.contiguous(),
-        boxes=to_canvas(targets.boxes[index], scale, flip, sizes),
+        boxes=boxes,
         labels=targets.labels[index],
-        valid=box >= 0,
+        valid=(box >= 0) & (seen >= SEEN),
         box=box,
         scale=scale,
+        shift=moved,
         flip=flip,
     )
 

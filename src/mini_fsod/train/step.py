@@ -2,62 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mini_fsod.capture import Captured
 from mini_fsod.detector.batch import Targets
+from mini_fsod.detector.model import Detector
 from mini_fsod.feed.resident import Batch
+from mini_fsod.train.ema import Average
+
+Losses = Callable[..., dict[str, Tensor]]
+Inputs = tuple[Tensor, ...]
 
 
 class Step:
-    """Adds up the losses of `losses(images, sizes, targets, draw)`, a detector's, and updates.
+    """Adds up the losses of `losses(*inputs)`, a detector's, and updates what learns.
 
-    On CUDA the step of each canvas is recorded and replayed (`Captured`). Hence the optimiser's
-    learning rate must be a tensor on the device: a number would be frozen into the recording.
+    On CUDA the step is recorded for every shape of its inputs and replayed (`Captured`). Hence the
+    learning rate and the decay of `average` must be tensors on the device: a number would be frozen
+    into the recording. A batch in several parts (accumulation) has its gradients added up; in
+    several processes, `reduce` makes of each process's gradients their mean.
     """
 
     def __init__(
         self,
-        losses: Callable[..., dict[str, Tensor]],
+        losses: Losses,
         optimiser: torch.optim.Optimizer,
         device: torch.device,
         bf16: bool,
+        clip: float | None = None,
+        average: Average[Any] | None = None,
+        reduce: Callable[[Sequence[Tensor]], None] | None = None,
     ) -> None:
         self._losses = losses
         self._optimiser = optimiser
         self._device = device
         self._bf16 = bf16
-        self._captured = Captured(self._run, device)
+        self._clip = clip
+        self._average = average
+        self._reduce = reduce
+        self._learning = [p for group in optimiser.param_groups for p in group["params"]]
+        self._whole = Captured(self._run, device)
+        self._add = Captured(self._gradients, device)
+        self._finish = Captured(self._update, device)
         self.names: tuple[str, ...] = ()
 
-    def __call__(self, batch: Batch, draw: Tensor) -> Tensor:
-        """(L,) the losses, named by `names`; overwritten by the next step of this canvas.
+    def __call__(self, parts: Sequence[Inputs]) -> Tensor:
+        """(L,) the losses, named by `names`, means over the parts; overwritten by a later step."""
+        if len(parts) == 1 and self._reduce is None:
+            return self._whole(*parts[0])
+        for parameter in self._learning:
+            if parameter.grad is None:  # once: recorded kernels add to it where it lies
+                parameter.grad = torch.zeros_like(parameter)
+        gradients: list[Tensor] = [p.grad for p in self._learning if p.grad is not None]
+        torch._foreach_zero_(gradients)
+        values = torch.stack([self._add(*part).clone() for part in parts]).mean(0)
+        if len(parts) > 1:
+            torch._foreach_mul_(gradients, 1 / len(parts))
+        if self._reduce is not None:
+            self._reduce(gradients)
+        self._finish()
+        return values
 
-        `draw` () int64 numbers the step and decides what is sampled."""
-        return self._captured(
-            batch.images, batch.sizes, batch.boxes, batch.labels, batch.valid, draw
-        )
+    def _run(self, *inputs: Tensor) -> Tensor:
+        self._optimiser.zero_grad(set_to_none=True)
+        values = self._gradients(*inputs)
+        self._update()
+        return values
 
-    def _run(
-        self,
-        images: Tensor,
-        sizes: Tensor,
-        boxes: Tensor,
-        labels: Tensor,
-        valid: Tensor,
-        draw: Tensor,
-    ) -> Tensor:
+    def _gradients(self, *inputs: Tensor) -> Tensor:
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
-            losses = self._losses(images, sizes, Targets(boxes, labels, valid), draw)
+            losses = self._losses(*inputs)
         self.names = tuple(losses)
         values = torch.stack(list(losses.values()))
-        self._optimiser.zero_grad(set_to_none=True)
         values.sum().backward()  # type: ignore[no-untyped-call]
-        self._optimiser.step()
         return values.detach()
+
+    def _update(self) -> None:
+        if self._clip is not None:
+            nn.utils.clip_grad_norm_(self._learning, self._clip, foreach=True)
+        self._optimiser.step()
+        if self._average is not None:
+            self._average.update()
+
+
+def inputs_of(batch: Batch, draw: Tensor) -> Inputs:
+    """A batch as `losses_of` takes it; `draw` () int64 decides what is sampled."""
+    return batch.images, batch.sizes, batch.boxes, batch.labels, batch.valid, draw
+
+
+def losses_of(detector: Detector) -> Losses:
+    """A detector's losses as a function of tensors alone, which can be recorded."""
+
+    def losses(
+        images: Tensor, sizes: Tensor, boxes: Tensor, labels: Tensor, valid: Tensor, draw: Tensor
+    ) -> dict[str, Tensor]:
+        return detector.losses(images, sizes, Targets(boxes, labels, valid), draw)
+
+    return losses
 
 
 def make_optimiser(

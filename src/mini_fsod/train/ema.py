@@ -1,0 +1,50 @@
+"""Averaged weights: the teacher of the paper (section 3.3), or simply the better detector."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def warmed_decay(step: int, decay: float) -> float:
+    """The decay of step 0, 1, ...: min(decay, 1 - 1 / (step / 10 + 1)), protocol.md section 3.
+
+    It starts at 0: the average is the model itself at first, and forgets its random start.
+    """
+    return min(decay, 1 - 1 / (step / 10 + 1))
+
+
+class Average(Generic[Model]):
+    """A copy of a model whose weights and buffers trail the model's: a <- d a + (1 - d) m.
+
+    What never learns is copied once. `decay` is a tensor on the device, so that a recorded step
+    reads what it holds at the time.
+    """
+
+    def __init__(self, model: Model, device: torch.device) -> None:
+        self.model = deepcopy(model).requires_grad_(False).eval()
+        self.decay = torch.zeros((), device=device)
+        self._own, self._theirs = [], []
+        pairs = [*zip(self.model.parameters(), model.parameters(), strict=True)]
+        learning = [(own, their) for own, their in pairs if their.requires_grad]
+        moving = [
+            (own, their)
+            for own, their in zip(self.model.buffers(), model.buffers(), strict=True)
+            if their.is_floating_point()
+        ]
+        for own, their in learning + moving:
+            self._own.append(own)
+            self._theirs.append(their)
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """In a few kernels over all tensors, without waiting for the device."""
+        theirs: list[Tensor] = [t.detach() for t in self._theirs]
+        apart = torch._foreach_sub(theirs, self._own)
+        torch._foreach_mul_(apart, 1 - self.decay)
+        torch._foreach_add_(self._own, apart)

@@ -94,7 +94,7 @@ def main() -> None:
     for short in options.test:
         plans = each_once(pictures.take(test.files).own, 32, short, 2 * short)
         for name, model in models.items():
-            found = detect_all(model, shown.batch, plans, device, bf16=device.type == "cuda")
+            found = detect_all(model, shown.batches, plans, device, bf16=device.type == "cuda")
             figures[f"{name}{short}"] = score(test, found, known, "voc07")
             print(f"{name}{short}: bAP50 {figures[f'{name}{short}']['bAP50']:.2f}", flush=True)
     best = max(figures.values(), key=lambda f: f["bAP50"])

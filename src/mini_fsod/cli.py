@@ -24,6 +24,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+checkpoints = typer.Typer(
+    no_args_is_help=True,
+    help="Look at checkpoints, make them smaller. Example: mini checkpoint show runs/demo",
+)
+app.add_typer(checkpoints, name="checkpoint")
 
 
 class MetricName(StrEnum):
@@ -197,6 +202,190 @@ def evaluate(
     from mini_fsod.commands.evaluate import run
 
     run(data, detections, novel, split, subset, metric.value, as_json)
+
+
+@app.command("run")
+def run_stages(
+    config: Annotated[
+        str,
+        typer.Argument(
+            metavar="CONFIG",
+            show_default=False,
+            help="A preset (`mini presets` lists them) or a YAML file. "
+            "Example: voc-split1-1shot-320",
+        ),
+    ],
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            show_default=False,
+            help="Change a key. Example: --set data.root=data/VOCdevkit",
+        ),
+    ] = None,
+    first: Annotated[
+        str | None,
+        typer.Option("--from", help="Repeat from this stage on. Example: --from transfer"),
+    ] = None,
+    last: Annotated[
+        str | None, typer.Option("--to", help="Stop behind this stage. Example: --to base")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--out", help="The run's folder, if not runs/NAME. Example: -o runs/first"
+        ),
+    ] = None,
+) -> None:
+    """Train and score a few-shot detector, stage by stage; a killed run goes on where it was.
+
+    Example: mini run voc-split1-1shot-320 --set data.root=data/VOCdevkit
+    """
+    from mini_fsod.commands.run import run
+
+    run(config, sets or [], first, last, out)
+
+
+@app.command()
+def presets(as_json: AsJson = False) -> None:
+    """List the configurations with a name; --json shows every key of each. Example: mini presets"""
+    from mini_fsod.commands.presets import run
+
+    run(as_json)
+
+
+@app.command()
+def study(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE",
+            show_default=False,
+            help="A study known by name (tfa), or a YAML file. Example: tfa",
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "-o",
+            "--out",
+            show_default=False,
+            help="The study's folder; several processes may work in it. Example: -o runs/tfa",
+        ),
+    ],
+    split: Annotated[
+        str | None, typer.Option(help="Splits, if not the study's own. Example: --split 1,2")
+    ] = None,
+    shots: Annotated[
+        str | None, typer.Option(help="K, if not the study's own. Example: --shots 1,5")
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Seeds of the shots. Example: --seeds 0..4")
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A key for all runs. Example: --set data.root=VOCdevkit",
+        ),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="The paper's full schedule. Example: --full")
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Say what would run, and how long. Example: --dry-run"),
+    ] = False,
+) -> None:
+    """Run a set of configurations as one plan that can be killed, resumed and shared.
+
+    Example: mini study tfa --set data.root=VOCdevkit --seeds 0..4 -o runs/tfa
+    """
+    from mini_fsod.commands.study import run
+
+    run(name, split, shots, seeds, sets or [], full, out, dry_run)
+
+
+RunOrCheckpoint = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN_OR_CHECKPOINT",
+        show_default=False,
+        help="A run's folder (its last stage) or a checkpoint. Example: runs/demo",
+    ),
+]
+
+
+@app.command()
+def predict(
+    run_or_checkpoint: RunOrCheckpoint,
+    images: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="IMAGES...", show_default=False, help="Pictures, or folders. Example: photos"
+        ),
+    ],
+    as_json: AsJson = False,
+    draw: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Copies with boxes and names into this folder. Example: --draw seen"
+        ),
+    ] = None,
+    score: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            show_default=False,
+            help="The least score shown: 0.5 in table and drawings, all in --json. "
+            "Example: --score 0.3",
+        ),
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="auto, cpu, cuda or cuda:1. Example: --device cpu")
+    ] = "auto",
+) -> None:
+    """Find objects in pictures. Exit code 2 if any picture cannot be read.
+
+    Example: mini predict runs/demo photos --draw seen
+    """
+    from mini_fsod.commands.predict import run
+
+    if not run(run_or_checkpoint, images, as_json, draw, score, device):
+        raise typer.Exit(2)
+
+
+@checkpoints.command("show")
+def checkpoint_show(file: RunOrCheckpoint) -> None:
+    """What a checkpoint holds. Example: mini checkpoint show runs/demo"""
+    from mini_fsod.commands.checkpoint import run_show
+
+    run_show(file)
+
+
+@checkpoints.command("slim")
+def checkpoint_slim(
+    file: RunOrCheckpoint,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "-o",
+            "--out",
+            show_default=False,
+            help="The file to write. Example: -o small.safetensors",
+        ),
+    ],
+) -> None:
+    """Weights alone in float16, frozen layers left out.
+
+    Example: mini checkpoint slim runs/demo -o small.safetensors
+    """
+    from mini_fsod.commands.checkpoint import run_slim
+
+    run_slim(file, out)
 
 
 @app.command("demo-data")

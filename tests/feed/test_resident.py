@@ -53,7 +53,7 @@ def plan_of(
     count = len(sizes)
     flips = np.array(flip or [False] * count)
     seen, whole = np.array(sizes), np.zeros((count, 2), dtype=np.int64)
-    return Plan(0, 0, canvas, np.arange(count), seen, seen, whole, flips, 0, count, count)
+    return Plan(0, 0, canvas, 0, np.arange(count), seen, seen, whole, flips, 0, count, count)
 
 
 def no_targets(images: int) -> Targets:

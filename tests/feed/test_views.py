@@ -29,7 +29,7 @@ NEAR = 2  # of 255
 def plan_of(sizes: list[tuple[int, int]], step: int = 0) -> Plan:
     count, seen = len(sizes), np.array(sizes)
     return Plan(
-        step, 0, CANVAS, np.arange(count), seen, seen, np.zeros_like(seen),
+        step, 0, CANVAS, 0, np.arange(count), seen, seen, np.zeros_like(seen),
         np.zeros(count, dtype=np.bool_), 0, count, count,
     )  # fmt: skip
 

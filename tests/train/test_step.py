@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +13,9 @@ from mini_fsod.detector import build
 from mini_fsod.detector.model import Detector
 from mini_fsod.detector.settings import RoISettings, RPNSettings
 from mini_fsod.eval.score import score
-from mini_fsod.feed.batches import Plan, Schedule, each_once
+from mini_fsod.feed.batches import Schedule, each_once
 from mini_fsod.feed.cache import cached_pictures
-from mini_fsod.feed.resident import Batch, Resident, Targets
+from mini_fsod.feed.resident import Resident, Targets
 from mini_fsod.labels import LabelMap
 from mini_fsod.train.detect import detect_all
 from mini_fsod.train.step import Step, inputs_of, losses_of, make_optimiser
@@ -26,10 +25,10 @@ LABELS = LabelMap(("car", "bus"), ("bird",))
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> tuple[Callable[[Plan], Batch], np.ndarray]:
+def source(tmp_path: Path) -> tuple[Resident, np.ndarray]:
     data = arranged(read(tiny.write_coco(tmp_path / "data")), LABELS)
     pictures = cached_pictures(data, tmp_path / "cache", 64, 128, workers=1)
-    return Resident(pictures, Targets.of(data.boxes, len(data)), CPU).batch, pictures.own
+    return Resident(pictures, Targets.of(data.boxes, len(data)), CPU), pictures.own
 
 
 def detector() -> Detector:
@@ -41,15 +40,15 @@ def detector() -> Detector:
     return build(3, "resnet18", norm="group", rpn=rpn, roi=roi)
 
 
-def test_steps_bring_the_loss_down(source: tuple[Callable[[Plan], Batch], np.ndarray]) -> None:
-    batch_of, own = source
+def test_steps_bring_the_loss_down(source: tuple[Resident, np.ndarray]) -> None:
+    held, own = source
     model = detector()
     optimiser = make_optimiser(model, CPU, 0.9, 1e-4)
     optimiser.param_groups[0]["lr"].fill_(0.005)
     step = Step(losses_of(model), optimiser, CPU, bf16=False)
     schedule = Schedule(own, 3, (64,), 128, seed=0, flip=False)
     totals = [
-        step([inputs_of(batch_of(schedule.plan(0)), torch.tensor(n))]).sum().item()
+        step([inputs_of(held.batch(schedule.plan(0)), torch.tensor(n))]).sum().item()
         for n in range(12)
     ]
     assert step.names == (
@@ -63,11 +62,11 @@ def test_steps_bring_the_loss_down(source: tuple[Callable[[Plan], Batch], np.nda
 
 
 def test_a_step_is_what_its_parts_are(
-    source: tuple[Callable[[Plan], Batch], np.ndarray],
+    source: tuple[Resident, np.ndarray],
 ) -> None:
     """The same weights after one step as by hand."""
-    batch_of, own = source
-    batch = batch_of(Schedule(own, 3, (64,), 128, seed=0).plan(0))
+    held, own = source
+    batch = held.batch(Schedule(own, 3, (64,), 128, seed=0).plan(0))
     ours, by_hand = detector(), detector()
     optimiser = make_optimiser(ours, CPU, 0.9, 1e-4)
     optimiser.param_groups[0]["lr"].fill_(0.01)
@@ -83,15 +82,13 @@ def test_a_step_is_what_its_parts_are(
         torch.testing.assert_close(a, b)
 
 
-def test_detections_of_a_data_set(
-    tmp_path: Path, source: tuple[Callable[[Plan], Batch], np.ndarray]
-) -> None:
+def test_detections_of_a_data_set(tmp_path: Path, source: tuple[Resident, np.ndarray]) -> None:
     """Every image once, whatever fills up the last batch; boxes in the pictures' own pixels."""
-    batch_of, own = source
+    held, own = source
     model = detector()
     with torch.no_grad():
         model.predictor.classifier.weight.normal_(std=0.5)
-    found = detect_all(model, batch_of, each_once(own, 2, 48, 96), CPU, bf16=False)
+    found = detect_all(model, held.batches, each_once(own, 2, 48, 96), CPU, bf16=False)
     assert set(found.image.tolist()) == {0, 1, 2}
     assert np.bincount(found.image).max() <= model.settings.test.detections
     right = found.xywh[:, :2] + found.xywh[:, 2:]

@@ -1,14 +1,16 @@
 """The losses of RPN and R-CNN: sums over the samples that are real, divided by their number.
 
 As torchvision divides: by all samples of the batch, positive and negative. Padding is in neither
-the sum nor the number. Without any sample a loss is 0, with zero gradients.
+the sum nor the number. Without any sample a loss is 0, with zero gradients. Where several processes
+share a batch, each divides by the mean number of all of them, so that the mean of their losses and
+gradients is that of the whole batch.
 """
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, distributed
 
 from mini_fsod.detector.batch import Regions, RoIOutputs, Samples, Targets
 from mini_fsod.detector.boxes import Weights, clip, decode, encode, gather_rows, paired_iou
@@ -32,7 +34,7 @@ def rpn_losses(
     positive = matches.positive.gather(1, samples.rows) & samples.valid
     box = matches.box.gather(1, samples.rows)
     factor, box_factor = _factors(targets, box, positive)
-    number = samples.valid.sum().clamp(min=1)
+    number = _number(samples.valid)
 
     logits = logits.gather(1, samples.rows)
     wish = positive.to(logits.dtype)
@@ -54,7 +56,7 @@ def roi_losses(
     _, box, _, positive, valid = regions
     label = targets.labels.gather(1, box)
     factor, box_factor = _factors(targets, box, positive)
-    number = valid.sum().clamp(min=1)
+    number = _number(valid)
 
     row = torch.where(positive, label + 1, 0)  # row 0 of the classifier is the background
     entropy = F.cross_entropy(outputs.logits.flatten(0, 1), row.flatten(), reduction="none")
@@ -82,12 +84,21 @@ def iou_loss(
     overlap = paired_iou(final, gather_rows(targets.boxes, box)).nan_to_num()
     error = (outputs.iou.sigmoid() - torch.where(positive, overlap, iou)).square()
     used = positive | negative
-    return (error * used).sum() / used.sum().clamp(min=1)
+    return (error * used).sum() / _number(used)
 
 
 def own_deltas(deltas: Tensor, label: Tensor) -> Tensor:
     """Of deltas (B, S, C, 4) those of each region's class (B, S): (B, S, 4)."""
     return deltas.gather(2, label[..., None, None].expand(*label.shape, 1, 4)).squeeze(2)
+
+
+def _number(used: Tensor) -> Tensor:
+    """How many are used, at least 1; the mean over the processes that share a batch."""
+    number = used.sum()
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return number.clamp(min=1)
+    distributed.all_reduce(number)
+    return number.clamp(min=1) / distributed.get_world_size()
 
 
 def _box_error(deltas: Tensor, wanted: Tensor, positive: Tensor, beta: float) -> Tensor:

@@ -83,14 +83,21 @@ def sample(matches: Matches, number: int, positive_share: float, keys: Tensor) -
 def random_keys(draw: Tensor, stream: int, images: int, n: int) -> Tensor:
     """Keys (images, n), int32 >= 0, a pure function of draw () int64, stream and position.
 
-    A hash of the position instead of a generator's state: the same keys on every device, inside
-    CUDA graphs and after a resume. (A 32-bit mixer of Wellons' hash-prospector; both multipliers
-    are below 2**31, so that the products fit int64.)
+    The lower half of `draw` numbers the step, the upper half is the place of the first image in the
+    step's whole batch: a process with a part of the batch draws what one with all of it would. A
+    hash of the position instead of a generator's state: the same keys on every device, inside CUDA
+    graphs and after a resume. (A 32-bit mixer of Wellons' hash-prospector; both multipliers are
+    below 2**31, so that the products fit int64.)
     """
     position = torch.arange(images * n, device=draw.device, dtype=torch.int64).view(images, n)
-    low, high = draw & 0xFFFFFFFF, (draw >> 32) & 0xFFFFFFFF
-    own = (stream + 1) * 0x9E3779B9 & 0xFFFFFFFF
-    return (_mix(position ^ _mix(low ^ _mix(high ^ own))) >> 1).to(torch.int32)
+    step, first = draw & 0xFFFFFFFF, draw >> 32
+    own = torch.full_like(draw, (stream + 1) * 0x9E3779B9 & 0xFFFFFFFF)
+    return (_mix((position + first * n) ^ _mix(step ^ _mix(own))) >> 1).to(torch.int32)
+
+
+def draw_number(step: int, first: int = 0) -> int:
+    """The number to draw by at a step, for a part of its batch that begins with image `first`."""
+    return step + (first << 32)
 
 
 def _mix(x: Tensor) -> Tensor:

@@ -65,6 +65,7 @@ def build(
     stride_in_1x1: bool = False,
     frozen_stages: int | None = None,
     normalisation: Normalisation | None = None,
+    channels: int = 256,
     classifier: Classifier = "linear",
     iou_branch: bool = False,
     rpn: RPNSettings | None = None,
@@ -83,6 +84,7 @@ def build(
     settings = DetectorSettings(
         num_classes,
         body,
+        channels=channels,
         classifier=classifier,
         iou_branch=iou_branch,
         rpn=rpn or RPNSettings(),
@@ -187,11 +189,10 @@ class Detector(nn.Module):
     ) -> dict[str, Tensor]:
         """The four losses under torchvision's names, and `loss_iou` with an IoU branch.
 
-        `draw` numbers the step: it alone decides which anchors and RoIs are sampled. Give a tensor
-        () int64 on the device where the step is compiled or captured, and another number at every
-        step and in every process. Samples given from outside replace the drawn ones: rows of the
-        anchors, and rows of [proposals, extra boxes, ground truth]. The losses' sum is Eq. 8 and
-        the RPN's.
+        `draw` (`matching.draw_number`) alone decides which anchors and RoIs are sampled. Give a
+        tensor () int64 on the device where the step is compiled or captured. Samples given from
+        outside replace the drawn ones: rows of the anchors, and rows of [proposals, extra boxes,
+        ground truth]. The losses' sum is Eq. 8 and the RPN's.
         """
         if isinstance(draw, int):
             draw = torch.full((), draw, dtype=torch.int64, device=images.device)
@@ -210,7 +211,7 @@ class Detector(nn.Module):
             self.settings.rpn.beta,
         )
         proposals = self.propose(logits, deltas, anchors, counts, sizes, extra, training=True)
-        regions = self.sample_rois(proposals, targets, draw, roi_samples)
+        regions = self.sample_rois(*self.match_rois(proposals, targets), draw, roi_samples)[1]
         outputs = self.roi_outputs(self.pool(levels, regions.rois), len(images))
         return {
             "loss_objectness": objectness,
@@ -229,25 +230,30 @@ class Detector(nn.Module):
             samples = sample(matches, own.samples, own.positive_share, keys)
         return matches, samples
 
-    def sample_rois(
-        self, proposals: Proposals, targets: Targets, draw: Tensor, samples: Samples | None = None
-    ) -> Regions:
-        """Match the proposals, the ground truth among them, and draw those that carry loss."""
+    def match_rois(self, proposals: Proposals, targets: Targets) -> tuple[Tensor, Matches]:
+        """The proposals, then the ground truth (B, P + G, 4), and what they are matched to."""
         own = self.settings.roi
         boxes = torch.cat((proposals.boxes, targets.boxes), dim=1)
         there = torch.cat((proposals.valid, targets.valid), dim=1)
-        matches = match(boxes, there, targets, own.positive_iou, own.negative_iou, forced=False)
+        return boxes, match(boxes, there, targets, own.positive_iou, own.negative_iou, forced=False)
+
+    def sample_rois(
+        self, boxes: Tensor, matches: Matches, draw: Tensor, samples: Samples | None = None
+    ) -> tuple[Samples, Regions]:
+        """Draw the boxes (B, R, 4) that carry loss."""
+        own = self.settings.roi
         if samples is None:
-            keys = random_keys(draw, 1, *there.shape)
+            keys = random_keys(draw, 1, *matches.positive.shape)
             samples = sample(matches, own.samples, own.positive_share, keys)
         rows, valid = samples
-        return Regions(
+        regions = Regions(
             gather_rows(boxes, rows),
             matches.box.gather(1, rows),
             matches.iou.gather(1, rows),
             matches.positive.gather(1, rows) & valid,
             valid,
         )
+        return samples, regions
 
     def roi_losses(
         self, outputs: RoIOutputs, regions: Regions, targets: Targets, sizes: Tensor

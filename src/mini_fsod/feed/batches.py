@@ -123,6 +123,7 @@ class Plan:
     step: int
     epoch: int
     canvas: tuple[int, int]  # height, width
+    short: int  # the short side drawn for the batch
     images: Ints  # (b,) indices of images
     sizes: Ints  # (b, 2) height, width of what is seen of each image, in the canvas's corner
     scaled: Ints  # (b, 2) height, width of the whole image at its scale; larger where it is cut
@@ -216,8 +217,9 @@ class Schedule:
             for s in shorts
         }
         self.images = len(chosen)
+        self._pictures = len(sizes)
         self.batch = batch
-        self._shorts = shorts
+        self.shorts = shorts
         self._seed = seed
         self._flip = flip
         self._zoom = zoom
@@ -253,7 +255,7 @@ class Schedule:
         images = self._row(group, number * self.batch)
 
         words = random_words(1 + 4 * self.batch, self._seed, WEAK, step)
-        short = self._shorts[int(words[0] % np.uint64(len(self._shorts)))]
+        short = self.shorts[int(words[0] % np.uint64(len(self.shorts)))]
         flip, *chances = words[1:].reshape(4, self.batch)
         canvas = self._canvas[group, short]
         scaled = self._canvases.size(images, short)
@@ -264,6 +266,7 @@ class Schedule:
             step=step,
             epoch=epoch,
             canvas=canvas,
+            short=short,
             images=images,
             sizes=sizes,
             scaled=scaled,
@@ -295,6 +298,27 @@ class Schedule:
             yield self.plan(step).part(rank, world)
             step += 1
 
+    def every_view(self, batch: int) -> list[Plan]:
+        """Every image at every short side, flipped and not, once each, on the canvas that training
+        shows it on: what `plan` draws from, where nothing is zoomed.
+        """
+        flips = (False, True) if self._flip else (False,)
+        return [
+            plan
+            for short in self.shorts
+            for flip in flips
+            for plan in _once(self._canvases, batch, short, flip)
+        ]
+
+    def views_of(self, plan: Plan) -> Ints:
+        """(b,) the numbers of the views that a plan shows, without gaps where all pictures are
+        trained on: scale by scale, all pictures as they are, then all of them flipped.
+        """
+        flips = 2 if self._flip else 1
+        side = flips * self.shorts.index(plan.short) + plan.flip.astype(np.int64)
+        views: Ints = side * self._pictures + plan.images
+        return views
+
     def state(self, step: int) -> dict[str, Any]:
         """What a checkpoint keeps so that the run goes on with batch `step`."""
         return {"step": step, "schedule": self._digest}
@@ -325,25 +349,27 @@ def each_once(
     """
     chosen = np.arange(len(sizes)) if images is None else np.asarray(images, dtype=np.int64)
     canvases = Canvases(sizes, chosen, (short,), long, most_canvases, batch)
-    plans: list[Plan] = []
+    plans = _once(canvases, batch, short, flip=False)
+    return [replace(plan, step=n) for n, plan in enumerate(plans)]
+
+
+def _once(canvases: Canvases, batch: int, short: int, flip: bool) -> Iterator[Plan]:
     for group, members in enumerate(canvases.members):
         for start in range(0, len(members), batch):
             place = np.arange(start, start + batch)
             taken = members[np.minimum(place, len(members) - 1)]
             sizes = canvases.size(taken, short)
-            plans.append(
-                Plan(
-                    step=len(plans),
-                    epoch=0,
-                    canvas=canvases.canvas(group, short),
-                    images=taken,
-                    sizes=sizes,
-                    scaled=sizes,
-                    shift=np.zeros_like(sizes),
-                    flip=np.zeros(batch, dtype=np.bool_),
-                    first=0,
-                    batch=batch,
-                    count=min(batch, len(members) - start),
-                )
+            yield Plan(
+                step=0,
+                epoch=0,
+                canvas=canvases.canvas(group, short),
+                short=short,
+                images=taken,
+                sizes=sizes,
+                scaled=sizes,
+                shift=np.zeros_like(sizes),
+                flip=np.full(batch, flip),
+                first=0,
+                batch=batch,
+                count=min(batch, len(members) - start),
             )
-    return plans

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -17,15 +17,15 @@ from mini_fsod.feed.resident import Batch, to_picture
 
 def detect_all(
     detector: Detector,
-    batch_of: Callable[[Plan], Batch],
+    batches: Callable[[Iterable[Plan]], Iterator[Batch]],
     plans: Sequence[Plan],
     device: torch.device,
     bf16: bool,
 ) -> scored.Detections:
     """Detections of the images of `plans` (`batches.each_once`), labels in the detector's order.
 
-    Nothing is fetched before the last batch was sent off. Batches for which a fixed size was too
-    small for the exact answer are done again, waiting.
+    `batches` is that of `Resident` or `Stream`. Nothing is fetched before the last batch was sent
+    off. Batches for which a fixed size was too small for the exact answer are done again, waiting.
     """
 
     def run(images: Tensor, sizes: Tensor, exact: bool = False) -> Detections:
@@ -35,13 +35,12 @@ def detect_all(
     detector.eval()
     captured = Captured(run, device)
     parts, exact = [], []
-    for plan in plans:
-        batch = batch_of(plan)
+    for batch in batches(plans):
         found = captured(batch.images, batch.sizes)
         parts.append(_meant(found, batch))
         exact.append(found.exact.all())
-    for n in (~torch.stack(exact)).nonzero().flatten().tolist():
-        batch = batch_of(plans[n])
+    again = (~torch.stack(exact)).nonzero().flatten().tolist()
+    for n, batch in zip(again, batches([plans[n] for n in again]), strict=True):
         parts[n] = _meant(run(batch.images, batch.sizes, exact=True), batch)
     image, label, boxes, score = (torch.cat(column).cpu() for column in zip(*parts, strict=True))
     real = score > 0

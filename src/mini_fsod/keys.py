@@ -1,0 +1,256 @@
+"""The keys of a configuration, section by section: what each may hold, and what it means.
+
+Files and --set give words, and the key decides what a word means: so 1e-4 is a number where one is
+wanted, and a class may be called no, 1.0 or null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import ValidationInfo as Info
+from pydantic import field_validator as check
+
+from mini_fsod.data.text import shown
+from mini_fsod.errors import nearest
+from mini_fsod.labels import SPLITS
+
+NOTHING = ("", "~", "null", "Null", "NULL")  # how YAML leaves a value out
+
+
+def _no_truth(value: Any) -> Any:
+    if isinstance(value, bool):  # a number to Python
+        raise ValueError(f"must be a number, not {shown(value)}")
+    return value
+
+
+def _truth(value: Any) -> Any:
+    return {"true": True, "false": False}.get(str(value).lower(), value)
+
+
+def _listed(value: Any) -> Any:
+    """A list may be typed without its brackets."""
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [word.strip() for word in value.split(",") if word.strip()]
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _at_home(value: Any) -> Any:
+    """The shell leaves the ~ of `--set data.root=~/voc` as it is."""
+    return str(Path(value).expanduser()) if str(value).startswith("~/") else value
+
+
+Int = Annotated[int, BeforeValidator(_no_truth)]
+Float = Annotated[float, BeforeValidator(_no_truth)]
+Whole = Annotated[Int, Field(ge=0)]
+Count = Annotated[Int, Field(ge=1)]
+Positive = Annotated[Float, Field(gt=0)]
+Share = Annotated[Float, Field(ge=0, lt=1)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+Counts = Annotated[tuple[Count, ...], BeforeValidator(_listed)]
+Numbers = Annotated[tuple[Positive, ...], BeforeValidator(_listed)]
+Place = Annotated[Path, BeforeValidator(_at_home)]
+NameOrFile = Annotated[str, BeforeValidator(_at_home)]
+Auto = Annotated[Literal["auto", True, False], BeforeValidator(_truth)]
+
+
+def choice(value: object, known: Sequence[str]) -> str:
+    """What to say of a value that is none of the known ones."""
+    near = nearest(value, known) if isinstance(value, str) else ""
+    return f"must be {', '.join(known[:-1])} or {known[-1]}, not {shown(value)}" + sentence(near)
+
+
+def sentence(hint: str) -> str:
+    """A hint after a problem, which has no full stop of its own."""
+    return hint and f".{hint}"
+
+
+def _ascending(values: tuple[float, ...]) -> None:
+    if any(a >= b for a, b in pairwise(values)):
+        raise ValueError(f"must ascend, not {list(values)}")
+
+
+def _not_both(other: str, value: Any, info: Info) -> None:
+    if value and info.data.get(other):
+        raise ValueError(f"cannot be given together with {other}: leave one of them out")
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
+    )
+
+    @check("*", mode="before")
+    @classmethod
+    def _nothing(cls, value: Any) -> Any:
+        return None if isinstance(value, str) and value in NOTHING else value
+
+
+class Data(Section):
+    root: Place | None = None  # the data set: whatever mini check can read
+    split: str | None = None  # a split the field knows by name
+    novel: Names = ()  # the novel classes instead of a split
+    train: str | None = None  # image set to train on; null: trainval or train
+    test: str | None = None  # image set to score on; null: test, else val
+    metric: Literal["voc07", "voc", "coco"] = "voc07"  # the paper's: voc07
+    cache: Place | None = None  # decoded pictures; null: mini's in ~/.cache
+    feed: Literal["auto", "resident", "stream"] = "auto"  # stream: not held on the device
+
+    @check("split")
+    @classmethod
+    def _known(cls, value: str | None) -> str | None:
+        if value is not None and value not in SPLITS:
+            raise ValueError(choice(value, list(SPLITS)))
+        return value
+
+    @check("novel")
+    @classmethod
+    def _names(cls, value: tuple[str, ...], info: Info) -> tuple[str, ...]:
+        _not_both("split", value, info)
+        twice = sorted({name for name in value if value.count(name) > 1})
+        if twice:
+            raise ValueError(f"names {', '.join(twice)} twice")
+        return value
+
+
+class Shots(Section):
+    k: Count = 1  # boxes of each class
+    seed: Whole = 0  # which sample; not the seed of training
+    official: NameOrFile | None = None  # lists instead of a draw: voc, or a file
+    file: Place | None = None  # a sample that mini sample wrote
+    subset: str | None = None  # image set to draw from; null: data.train
+
+    @check("file")
+    @classmethod
+    def _one(cls, value: Path | None, info: Info) -> Path | None:
+        _not_both("official", value, info)
+        return value
+
+
+class Detector(Section):
+    backbone: str = "resnet50"  # resnet18 to resnet152, or one of timm's
+    weights: NameOrFile | None = None  # a name its library knows, or a file; null: from nothing
+    norm: Literal["frozen", "group"] = "frozen"  # group: GroupNorm, which alone trains from nothing
+    stride_in_1x1: bool = False  # as in Caffe's ResNets
+    # of pixels; auto: as the library's own weights want it
+    normalisation: Literal["auto", "imagenet", "caffe"] = "auto"
+    # 0 none, 1 stem, 2 stem and res2, ... 5 all; null: 2 with weights, else 0
+    frozen_stages: Annotated[Whole, Field(le=5)] | None = None
+    anchors: Numbers = (32, 64, 128, 256, 512)  # a size a level, P2 to P6
+    channels: Count = 256  # of the pyramid
+    width: Count = 1024  # of the RoI head's layers
+    rpn_before: Count = 2000  # proposals a level before NMS, in training
+    rpn_after: Count = 1000  # proposals an image after NMS
+    rpn_samples: Count = 256  # anchors an image in the RPN's loss
+    roi_samples: Count = 512  # proposals an image in the RoI head's loss
+    score_cut: Share = 0.05  # detections below it are dropped
+    nms: Annotated[Float, Field(gt=0, le=1)] = 0.5  # IoU, class by class
+    detections: Count = 100  # the most an image may have
+
+    @check("norm")
+    @classmethod
+    def _from_nothing(cls, value: str, info: Info) -> str:
+        if value == "group" and info.data.get("weights"):
+            raise ValueError("group is for training from nothing: set detector.weights to null")
+        return value
+
+    @check("frozen_stages")
+    @classmethod
+    def _learning(cls, value: int | None, info: Info) -> int | None:
+        if value and info.data.get("norm") == "group":
+            raise ValueError("must be 0 with norm: group, which trains from nothing")
+        return value
+
+    @check("anchors")
+    @classmethod
+    def _levels(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if len(value) != 5:
+            raise ValueError(f"must be 5 sizes, one a level, not {len(value)}")
+        _ascending(value)
+        return value
+
+
+class Views(Section):
+    # short sides in training, one is drawn for every batch
+    short: Annotated[Counts, Field(min_length=1)] = tuple(range(480, 801, 32))
+    long: Count = 1333  # the most a long side may have
+    test: Count = 800  # short side at test
+    flip: bool = True
+    # [0.5, 1.25]: each image is enlarged or reduced on its canvas by a factor drawn between
+    zoom: Numbers | None = None
+
+    @check("long", "test")
+    @classmethod
+    def _fits(cls, value: int, info: Info) -> int:
+        if info.field_name == "long" and value < max(info.data.get("short", [0])):
+            raise ValueError(f"must not be less than the largest of short, not {value}")
+        if info.field_name == "test" and value > info.data.get("long", value):
+            raise ValueError(f"must not be more than long, not {value}")
+        return value
+
+    @check("zoom")
+    @classmethod
+    def _pair(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
+        if value is not None and len(value) != 2:
+            raise ValueError(f"must be two factors, as in [0.5, 1.25], not {len(value)}")
+        _ascending(value or ())
+        return value
+
+
+class Training(Section):
+    iterations: Count | None = 18_000
+    minutes: Positive | None = None  # a budget of time instead; the schedule fits itself to it
+    batch: Count = 16  # images an iteration, over all processes
+    rate: Positive = 0.02  # learning rate
+    warm_up: Whole = 100  # iterations in which the rate rises
+    decay: Numbers = (0.666667, 0.888889)  # shares of the run after which the rate falls to a tenth
+    momentum: Share = 0.9
+    weight_decay: Annotated[Float, Field(ge=0)] = 1e-4
+    clip: Positive | None = None  # the largest norm of the gradient
+    # decay of the averaged weights, such as 0.999
+    ema: Annotated[Float, Field(gt=0, lt=1)] | None = None
+    accumulate: Count = 1  # passes a batch is cut into, to save memory
+    bf16: Auto = "auto"  # auto: on CUDA
+    save_seconds: Annotated[Float, Field(ge=0)] = 60  # how often the state to go on with is written
+
+    @check("minutes")
+    @classmethod
+    def _one_budget(cls, value: float | None, info: Info) -> float | None:
+        _not_both("iterations", value, info)
+        if value is None and info.data.get("iterations", 1) is None:
+            raise ValueError("must be given where iterations is not")
+        return value
+
+    @check("decay")
+    @classmethod
+    def _shares(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if max(value, default=0) > 1:
+            raise ValueError(f"must be shares of the run, above 0 and at most 1, not {list(value)}")
+        _ascending(value)
+        return value
+
+    @check("accumulate")
+    @classmethod
+    def _divides(cls, value: int, info: Info) -> int:
+        if info.data.get("batch", 0) % value:
+            raise ValueError(f"must divide the batch of {info.data['batch']}, not {value}")
+        return value
+
+
+class Base(Training):
+    checkpoint: Place | None = None  # a finished base detector, or its run, instead of training one
+
+
+class Transfer(Training):
+    iterations: Count | None = 4_000
+    rate: Positive = 0.001  # learning rate
+    warm_up: Whole = 0  # iterations in which the rate rises
+    decay: Numbers = (0.9,)  # as in base
+    short: Counts | None = None  # short sides instead of views.short
+    cached: bool = True  # what is frozen is computed once for each view

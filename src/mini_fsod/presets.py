@@ -1,0 +1,124 @@
+"""Configurations with a name: the keys of `--set`, and the values in which a preset differs.
+
+The numbers of a group stand in one table each: PAPER, AT_320 and DEMO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from mini_fsod.errors import UserError, nearest
+
+Keys = dict[str, Any]  # dotted key: value
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    about: str  # one line, the same for all presets of a group
+    keys: Keys
+
+
+# Shots: iterations, the share of them after which the rate falls, warm-up; as in TFA's and
+# mmfewshot's configurations of split 1 (protocol.md, section 2).
+TRANSFER = {
+    1: (4_000, 0.75, 0),
+    2: (8_000, 0.875, 0),
+    3: (12_000, 0.916667, 10),
+    5: (20_000, 0.9, 10),
+    10: (40_000, 0.9, 10),
+}
+
+# protocol.md, section 2, where it is not the default of a key already
+PAPER: Keys = {
+    "detector.backbone": "resnet101",
+    "detector.weights": "IMAGENET1K_V2",
+    "views.short": list(range(480, 801, 32)),
+    "views.long": 1333,
+    "views.test": 800,
+    "base.iterations": 18_000,
+    "base.warm_up": 100,
+    "base.decay": [0.666667, 0.888889],
+}
+PAPER_ABOUT = (
+    "The paper's schedule. ImageNet weights are torchvision's: it has no Caffe ResNet-101, "
+    "which detector.weights, normalisation and stride_in_1x1 take from a file."
+)
+
+# one GPU, VOC with a short side of 320 pixels: the budget is time, the rest is the paper's
+AT_320: Keys = PAPER | {
+    "detector.backbone": "resnet50",
+    "views.short": [320],
+    "views.long": 640,
+    "views.test": 320,
+    "base.iterations": None,
+    "base.minutes": 8,
+}
+AT_320_ABOUT = "For one GPU: pictures of 320 pixels, base training within minutes."
+
+# Pictures of 144 to 176 pixels with digits 20 to 66 high, on two cores and from nothing: a small
+# GroupNorm backbone, because frozen BatchNorm does not train from random weights.
+DEMO: Keys = {
+    "data.root": "runs/demo-data",
+    "data.novel": ["three", "six", "eight"],
+    "data.train": "train",
+    "data.test": "test",
+    "data.metric": "voc",
+    "shots.k": 5,
+    "shots.subset": "shots",
+    "detector.backbone": "resnet18",
+    "detector.norm": "group",
+    "detector.anchors": [16, 32, 64, 128, 256],
+    "detector.channels": 64,
+    "detector.width": 256,
+    "detector.rpn_before": 300,
+    "detector.rpn_after": 150,
+    "detector.rpn_samples": 64,
+    "detector.roi_samples": 64,
+    "views.short": [144, 160, 176],
+    "views.long": 224,
+    "views.test": 160,
+    "views.flip": False,  # a mirrored digit is no digit
+    "base.iterations": 1_500,
+    "base.batch": 8,
+    "base.clip": 10,
+    "transfer.iterations": 1_000,
+    "transfer.batch": 8,
+}
+DEMO_ABOUT = "Handwritten digits on photographs, made on the spot: minutes on two cores."
+
+
+def _voc(about: str, keys: Keys, suffix: str) -> Iterator[tuple[str, Preset]]:
+    for split in (1, 2, 3):
+        for shots, (iterations, decay, warm_up) in TRANSFER.items():
+            own: Keys = {
+                "data.split": f"voc-split{split}",
+                "data.metric": "voc07",
+                "shots.k": shots,
+                "shots.official": "voc",
+                "transfer.iterations": iterations,
+                "transfer.rate": 0.001,
+                "transfer.warm_up": warm_up,
+                "transfer.decay": [decay],
+            }
+            yield f"voc-split{split}-{shots}shot{suffix}", Preset(about, own | keys)
+
+
+PRESETS = MappingProxyType(
+    {
+        **dict(_voc(PAPER_ABOUT, PAPER, "")),
+        **dict(_voc(AT_320_ABOUT, AT_320, "-320")),
+        "demo": Preset(DEMO_ABOUT, DEMO),
+    }
+)
+
+
+def preset(name: str) -> Keys:
+    """The keys of a preset; all others keep their defaults."""
+    if name not in PRESETS:
+        raise UserError(
+            f'There is no preset "{name}".{nearest(name, PRESETS)}', "mini presets lists them."
+        )
+    return dict(PRESETS[name].keys)

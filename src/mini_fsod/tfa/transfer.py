@@ -1,0 +1,45 @@
+"""From a base detector to one that has rows for the novel classes too (the paper's Eq. 1: M^s)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from mini_fsod.detector.model import Detector
+from mini_fsod.labels import LabelMap
+
+NEW_ROWS_STD = 0.01
+
+
+def transfer(base: Detector, labels: LabelMap, seed: int) -> Detector:
+    """A detector of all classes, on the base detector's device: base and background rows copied,
+    novel rows drawn N(0, 0.01), their biases 0; a cosine classifier of scale 20 without bias. Only
+    classifier and box predictor learn.
+
+    The base detector knows `labels.base` in this order. Its classifier may be linear or cosine; a
+    linear one's bias is dropped.
+    """
+    known = base.settings.num_classes
+    if known != len(labels.base):
+        raise ValueError(f"a detector of {known} classes for {len(labels.base)} base classes")
+    settings = replace(base.settings, num_classes=len(labels.classes), classifier="cosine")
+    detector = Detector(settings).to(base.mean.device)
+    detector.to(memory_format=torch.channels_last)
+    state = {k: v for k, v in base.state_dict().items() if not k.startswith("predictor.")}
+    detector.load_state_dict(state, strict=False)
+
+    new, old = detector.predictor, base.predictor
+    rng = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for layer in (new.classifier, new.boxes):
+            weight = layer.get_parameter("weight")
+            weight.copy_(torch.empty(weight.shape).normal_(std=NEW_ROWS_STD, generator=rng))
+        new.boxes.bias.zero_()
+        classifier = new.classifier.get_parameter("weight")
+        classifier[: 1 + known] = old.classifier.get_parameter("weight")
+        new.boxes.weight[: 4 * known] = old.boxes.weight
+        new.boxes.bias[: 4 * known] = old.boxes.bias
+    detector.requires_grad_(False)
+    detector.predictor.requires_grad_(True)
+    return detector

@@ -1,0 +1,123 @@
+"""What a training stage tells while it runs: a bar, a line of JSON for every look, TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from mini_fsod import show
+
+FILE = "log.jsonl"
+LINE_SECONDS = 30  # between lines where there is no terminal to draw a bar on
+
+
+class Log:
+    """Of one stage, in its folder. A run that goes on drops what a killed one logged beyond."""
+
+    def __init__(self, folder: Path, title: str, start: int, total: int | None) -> None:
+        self._title = title
+        self._file = _continued(folder / FILE, start)
+        self._tensorboard = _tensorboard(folder / "tensorboard", start)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.completed:,}/{task.fields[of]}"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[told]}"),
+            console=show.err,
+            transient=True,
+        )
+        self._task = self._bar.add_task(
+            title, total=total, completed=start, told="", of="?" if total is None else f"{total:,}"
+        )
+        self._spoken = time.monotonic()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        if show.err.is_terminal:
+            self._stack.enter_context(self._bar)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+        self._file.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+
+    def look(
+        self,
+        step: int,
+        total: int | None,
+        losses: Mapping[str, float],
+        rate: float,
+        speed: float,
+        left: float | None,
+        seconds: float,
+    ) -> None:
+        """`step` iterations are done; `speed` in images and `left` in seconds."""
+        whole = sum(losses.values())
+        line = {"step": step, "loss": whole, **losses, "rate": rate}
+        self._file.write(json.dumps(line | {"images_per_second": speed, "seconds": seconds}) + "\n")
+        self._file.flush()
+        if self._tensorboard is not None:
+            for name, value in (line | {"images_per_second": speed}).items():
+                if name != "step":
+                    self._tensorboard.add_scalar(f"{self._title}/{name}", value, step)
+        told = f"{speed:,.0f} img/s  loss {whole:.3f}"
+        if speed < 10:
+            told = told.replace(f"{speed:,.0f}", f"{speed:.1f}")
+        if left is not None:
+            told += f"  {duration(left)} left"
+        of = "?" if total is None else f"{total:,}"
+        self._bar.update(self._task, completed=step, total=total, told=told, of=of)
+        if not show.err.is_terminal and time.monotonic() - self._spoken > LINE_SECONDS:
+            self._spoken = time.monotonic()
+            show.note(f"{self._title} {step:,}/{of}  {told}")
+
+
+def duration(seconds: float) -> str:
+    """12 s, 3:05 min, 2:10 h."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02} min"
+    return f"{whole // 3600}:{whole % 3600 // 60:02} h"
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The lines of a log; a last one that was torn by a kill is left out."""
+    lines = []
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            break
+    return lines
+
+
+def _continued(path: Path, start: int) -> Any:
+    """The log up to iteration `start`, open for more."""
+    kept = [line for line in read(path) if line["step"] <= start]
+    path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    return path.open("a")
+
+
+def _tensorboard(folder: Path, start: int) -> Any:
+    try:
+        from torch.utils.tensorboard.writer import SummaryWriter
+    except ImportError:  # a platform without it trains all the same
+        return None
+    return SummaryWriter(str(folder), purge_step=start or None)

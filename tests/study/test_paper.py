@@ -1,0 +1,49 @@
+"""The numbers against the paper's LaTeX, where it lies beside the checkout."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mini_fsod.study.paper import SHOTS, TABLES, TITLES, numbers
+
+SOURCE = Path(__file__).resolve().parents[2].parent / "shared" / "paper.tex.txt"
+
+
+def figures(line: str) -> list[float]:
+    return [float(n) for n in re.findall(r"(?<![\d.])\d+\.\d(?!\d)", line.partition("&")[2])]
+
+
+def starts(row: str) -> str:
+    """How the row of a table begins in LaTeX, spaces left out."""
+    marks = {"neither": "xx", "RPN": "cx", "R-CNN": "xc", "RPN and R-CNN": "cc"}
+    if row in marks:
+        return "&".join({"x": "\\xmark", "c": "\\cmark"}[mark] for mark in marks[row])
+    return {"MINI": "\\bd{MINI(Ours)}"}.get(row, row.replace(" ", ""))
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_numbers_are_the_papers(table: str) -> None:
+    if not SOURCE.exists():
+        pytest.skip("needs ../shared/paper.tex.txt, which is not part of the project")
+    text = SOURCE.read_text()
+    label = text.index(f"\\label{{{table}}}")
+    body = text[label : text.index("\\end{tabular}", label)]
+    assert TITLES[table] in text[label - 400 : label]
+    for row, lines in TABLES[table].items():
+        found = [
+            line for line in body.splitlines() if line.replace(" ", "").startswith(starts(row))
+        ]
+        assert len(found) == 1, row
+        assert figures(found[0]) == [value for line in lines for value in line], row
+
+
+def test_numbers_by_shots() -> None:
+    assert numbers("tab:voc_main", "MINI", 2) == dict(
+        zip(SHOTS, (51.8, 53.6, 62.3, 62.1, 63.7), strict=True)
+    )
+    assert numbers("tab:component", "TFA Base", 1)[10] == 58.4
+    assert numbers("tab:component", "TFA Base", 2) == {}
+    assert numbers("tab:component", "TFA Base", None) == {}

@@ -1,0 +1,362 @@
+"""A detector in a file: what goes in comes out, and what is broken is told."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torchvision.models import resnet18
+
+from mini_fsod import checkpoint
+from mini_fsod.commands.checkpoint import run_show, run_slim
+from mini_fsod.detector.model import Detector
+from mini_fsod.detector.settings import (
+    BackboneSettings,
+    DetectorSettings,
+    RoISettings,
+    RPNSettings,
+    TestSettings,
+)
+from mini_fsod.errors import UserError
+from mini_fsod.labels import LabelMap
+
+LABELS = LabelMap(("car", "bus"), ("bird",))
+
+
+def settings(**backbone: Any) -> DetectorSettings:
+    return DetectorSettings(
+        num_classes=3,
+        backbone=BackboneSettings("resnet18", **backbone),
+        channels=16,
+        classifier="cosine",
+        rpn=RPNSettings(before_nms_test=50, after_nms_test=20),
+        roi=RoISettings(width=16, box_weights=(10.0, 10.0, 5.0, 5.0)),
+        test=TestSettings(score_cut=0.125, min_size=64, max_size=96),
+    )
+
+
+def detector(weights: Path | None = None, **backbone: Any) -> Detector:
+    torch.manual_seed(0)
+    made = Detector(settings(**backbone), weights)
+    with torch.no_grad():
+        made.predictor.classifier.weight.normal_(std=0.5)
+    return made.eval()
+
+
+def state_of(model: Detector) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trained from nothing: GroupNorm, nothing frozen."""
+    path = tmp_path_factory.mktemp("full") / "a.safetensors"
+    about: checkpoint.About = {"stage": "base", "seed": 3, "rate": 0.02, "weights": None}
+    checkpoint.save(path, detector(norm="group"), LABELS, about)
+    return path
+
+
+@pytest.fixture(scope="module")
+def imagenet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of weights under torchvision's names, its norms not all the same."""
+    torch.manual_seed(1)
+    net = resnet18()
+    for norm in (m for m in net.modules() if isinstance(m, torch.nn.BatchNorm2d)):
+        assert norm.running_var is not None
+        norm.running_var.uniform_(0.5, 90_000)  # beyond float16, as in the real ones
+    path = tmp_path_factory.mktemp("weights") / "r18.safetensors"
+    save_file(net.state_dict(), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def frozen(tmp_path_factory: pytest.TempPathFactory, imagenet: Path) -> Path:
+    """Trained from weights: stem and res2 are frozen."""
+    path = tmp_path_factory.mktemp("frozen") / "a.safetensors"
+    model = detector(imagenet, frozen_stages=2)
+    checkpoint.save(path, model, LABELS, {"weights": str(imagenet)})
+    return path
+
+
+@pytest.fixture
+def slim(tmp_path: Path, frozen: Path) -> Path:
+    out = tmp_path / "slim.safetensors"
+    done = checkpoint.slim(frozen, out)
+    assert (done.left_out, done.kept, done.whole) == (5, "", ())  # stem, two blocks of two
+    return out
+
+
+def rewrite(
+    source: Path,
+    out: Path,
+    tensors: Callable[[dict[str, Any]], Any] = lambda t: None,
+    said: Callable[[dict[str, Any]], Any] = lambda s: None,
+) -> Path:
+    """A copy of a checkpoint with changes made by hand."""
+    with safe_open(source, "pt") as file:
+        metadata = file.metadata()
+    state, header = load_file(source), json.loads(metadata["mini"])
+    tensors(state)
+    said(header)
+    save_file(state, out, {"mini": json.dumps(header)})
+    return out
+
+
+def test_what_was_saved_comes_back_bit_by_bit(full: Path) -> None:
+    torch.manual_seed(7)
+    before = torch.random.get_rng_state()
+    saved = checkpoint.load(full)
+    assert torch.equal(torch.random.get_rng_state(), before), "the caller's random numbers"
+    model = detector(norm="group")
+    theirs = model.state_dict()
+    ours = saved.detector.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert saved.detector.settings == model.settings
+    assert saved.labels == LABELS
+    assert saved.about == {"stage": "base", "seed": 3, "rate": 0.02, "weights": None}
+
+
+def test_the_same_weights_are_the_same_bytes(tmp_path: Path, full: Path) -> None:
+    """However they lie in memory, and in whatever order `about` was filled."""
+    again = tmp_path / "b.safetensors"
+    model = detector(norm="group").to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    about: checkpoint.About = {"weights": None, "rate": 0.02, "seed": 3, "stage": "base"}
+    checkpoint.save(again, model, LABELS, about)
+    assert again.read_bytes() == full.read_bytes()
+
+
+def test_a_frozen_backbone_needs_no_weights(frozen: Path, imagenet: Path) -> None:
+    saved = checkpoint.load(frozen)
+    theirs = detector(imagenet, frozen_stages=2).state_dict()
+    assert all(torch.equal(v, theirs[n]) for n, v in saved.detector.state_dict().items())
+    learn = [p.requires_grad for p in saved.detector.backbone.parameters()]
+    assert not any(learn[:5])
+    assert all(learn[5:])
+
+
+def test_a_torn_file_is_told_at_any_length(tmp_path: Path, full: Path) -> None:
+    content = full.read_bytes()
+    path = tmp_path / "torn.safetensors"
+    path.write_bytes(content)
+    size = len(content)
+    for length in (size - 1, size // 2, 20_000, 5_000, 4_000, 1_000, 100, 9, 8, 7, 1, 0):
+        os.truncate(path, length)
+        with pytest.raises(UserError, match=r"torn\.safetensors: torn, or no safetensors"):
+            checkpoint.load(path)
+    path.write_bytes(content + b"x")
+    with pytest.raises(UserError, match="torn, or no safetensors"):
+        checkpoint.load(path)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        (lambda t: t.pop("predictor.boxes.bias"), r"predictor.boxes.bias is missing\."),
+        (lambda t: t.update(extra=torch.ones(1)), r"extra is there and unknown\."),
+        (
+            lambda t: t.update({"predictor.boxes.bias": torch.ones(4)}),
+            r"predictor.boxes.bias has shape \(4,\) instead of \(12,\)\.",
+        ),
+        (lambda t: t.clear(), r"is missing \(and [0-9]+ more\)\."),
+    ],
+)
+def test_wrong_tensors_are_told(
+    tmp_path: Path, full: Path, tensors: Callable[[dict[str, Any]], Any], message: str
+) -> None:
+    path = rewrite(full, tmp_path / "x.safetensors", tensors)
+    with pytest.raises(UserError, match=f"x.safetensors: .* its settings: .*{message}"):
+        checkpoint.load(path)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (lambda s: s.update(format=2), "a newer mini .format 2, this one knows 1"),
+        (lambda s: s.pop("format"), "description cannot be read .*format"),
+        (lambda s: s.update(settings=None), "must be an object"),
+        (lambda s: s["settings"].update(chanels=3), '"chanels".* Did you mean "channels"'),
+        (lambda s: s["settings"].pop("num_classes"), "not complete"),
+        (lambda s: s["settings"]["backbone"].update(name="nonet"), "nonet"),
+        (lambda s: s["settings"].update(channels="many"), "no detector can be made"),
+        (lambda s: s["labels"].update(novel=[]), "2 class names for 3 classes"),
+        (lambda s: s["labels"].update(novel=[7]), "2 class names for 3 classes"),
+        (lambda s: s.update(labels=3), "description cannot be read"),
+        (lambda s: s.update(about=3), "description cannot be read"),
+    ],
+)
+def test_a_wrong_description_is_told(
+    tmp_path: Path, full: Path, said: Callable[[dict[str, Any]], Any], message: str
+) -> None:
+    path = rewrite(full, tmp_path / "x.safetensors", said=said)
+    with pytest.raises(UserError, match=f"x.safetensors: .*{message}"):
+        checkpoint.load(path)
+
+
+def test_other_files_are_no_checkpoints(tmp_path: Path, imagenet: Path) -> None:
+    with pytest.raises(UserError, match=r"r18.safetensors: .* no checkpoint of mini"):
+        checkpoint.load(imagenet)
+    (tmp_path / "text").write_text("hello, this is not a file of tensors")
+    with pytest.raises(UserError, match="text: torn, or no safetensors"):
+        checkpoint.load(tmp_path / "text")
+    for path in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(UserError, match="no such checkpoint"):
+            checkpoint.load(path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="no such checkpoint"):
+        checkpoint.load(tmp_path / "pipe")
+
+
+# Slim
+
+
+def test_slim_is_half_and_leaves_frozen_layers_out(slim: Path, frozen: Path) -> None:
+    state, whole = load_file(slim), load_file(frozen)
+    gone = whole.keys() - state.keys()
+    assert gone == {"backbone.conv1.weight"} | {
+        f"backbone.layer1.{block}.conv{conv}.weight" for block in (0, 1) for conv in (1, 2)
+    }
+    for name, value in state.items():
+        norm_or_bias = name.endswith(("scale", "shift", "bias"))
+        assert value.dtype == (torch.float32 if norm_or_bias else torch.float16), name
+        if norm_or_bias:
+            assert torch.equal(value, whole[name]), name
+    left = sum(whole[name].nbytes for name in gone)
+    assert slim.stat().st_size < (frozen.stat().st_size - left) * 0.51
+
+
+def test_slim_comes_back(slim: Path, frozen: Path, imagenet: Path) -> None:
+    ours, theirs = checkpoint.load(slim), checkpoint.load(frozen)
+    assert (ours.labels, ours.about) == (theirs.labels, theirs.about)
+    state = ours.detector.state_dict()
+    for name, value in theirs.detector.state_dict().items():
+        if name.startswith(("backbone.conv1", "backbone.layer1")):
+            assert torch.equal(state[name], value), name
+        else:  # ten bits of a number, or the smallest that float16 knows
+            torch.testing.assert_close(state[name], value, rtol=2**-11, atol=2**-25)
+    images = torch.randint(0, 256, (2, 3, 64, 96), dtype=torch.uint8)
+    sizes = torch.tensor([[64, 96], [60, 80]])
+    scores = [m.detector.eval().infer(images, sizes).scores for m in (ours, theirs)]
+    best = [s.flatten(1).sort(1, descending=True).values[:, :20] for s in scores]
+    torch.testing.assert_close(best[0], best[1], rtol=0.02, atol=0.002)
+    assert checkpoint.load(slim, imagenet).labels == LABELS
+
+
+def test_slim_again_is_the_same(tmp_path: Path, slim: Path) -> None:
+    checkpoint.slim(slim, tmp_path / "again.safetensors")
+    assert (tmp_path / "again.safetensors").read_bytes() == slim.read_bytes()
+
+
+def test_frozen_layers_may_lie_beside_the_file(tmp_path: Path, slim: Path, imagenet: Path) -> None:
+    elsewhere = rewrite(
+        slim, tmp_path / "x.safetensors", said=lambda s: s["about"].update(weights="old/r18.pth")
+    )
+    with pytest.raises(UserError, match=r"old/r18.pth: there is no such .* frozen") as caught:
+        checkpoint.load(elsewhere)
+    assert "r18.pth" in caught.value.fix
+    assert "beside" in caught.value.fix
+    torch.save(load_file(imagenet), tmp_path / "r18.pth")
+    assert checkpoint.load(elsewhere).labels == LABELS
+    (tmp_path / "r18.pth").write_bytes(b"not weights")
+    with pytest.raises(UserError, match="slim"):
+        checkpoint.load(elsewhere)
+
+
+def test_other_weights_are_refused(tmp_path: Path, slim: Path, imagenet: Path) -> None:
+    state = load_file(imagenet)
+    state["layer1.1.conv2.weight"][0, 0, 0, 0] += 1e-3
+    save_file(state, tmp_path / "other.safetensors")
+    with pytest.raises(UserError, match=r"other.safetensors holds other weights"):
+        checkpoint.load(slim, tmp_path / "other.safetensors")
+    unknown = rewrite(
+        slim, tmp_path / "x.safetensors", said=lambda s: s["left_out"].update(tensors=["y"])
+    )
+    with pytest.raises(UserError, match="'y' was left out"):
+        checkpoint.load(unknown)
+    nameless = rewrite(slim, tmp_path / "x.safetensors", said=lambda s: s["about"].clear())
+    with pytest.raises(UserError, match="does not say which weights"):
+        checkpoint.load(nameless)
+
+
+def test_what_would_not_come_back_stays(
+    tmp_path: Path, frozen: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Frozen layers that are not those of the weights, or weights that are not there."""
+    out = tmp_path / "slim.safetensors"
+    changed = rewrite(
+        frozen, tmp_path / "x.safetensors", lambda t: t["backbone.conv1.weight"].mul_(2)
+    )
+    assert "other weights" in checkpoint.slim(changed, out).kept
+    assert "backbone.conv1.weight" in load_file(out)
+    assert checkpoint.load(out).labels == LABELS
+    moved = rewrite(
+        frozen, tmp_path / "x.safetensors", said=lambda s: s["about"].update(weights="gone.pth")
+    )
+    run_slim(moved, out)
+    said = capsys.readouterr().err
+    assert "the frozen layers stay in the file" in said
+    assert "gone.pth" in said
+    assert checkpoint.load(out).labels == LABELS
+
+
+def test_nothing_frozen_nothing_left_out(tmp_path: Path, full: Path) -> None:
+    out = tmp_path / "slim.safetensors"
+
+    def enlarge(state: dict[str, Any]) -> None:
+        state["fpn.outer.0.weight"][0, 0, 0, 0] = 70_000.0  # float16 ends at 65,504
+
+    done = checkpoint.slim(rewrite(full, tmp_path / "x.safetensors", enlarge), out)
+    assert (done.left_out, done.kept, done.whole) == (0, "", ("fpn.outer.0.weight",))
+    state = load_file(out)
+    assert state.keys() == load_file(full).keys()
+    assert state["fpn.outer.0.weight"].dtype == torch.float32
+    assert state["backbone.bn1.weight"].dtype == torch.float32
+    assert state["backbone.conv1.weight"].dtype == torch.float16
+    assert checkpoint.load(out).labels == LABELS
+    with pytest.raises(UserError, match="itself would be lost"):
+        checkpoint.slim(out, tmp_path / "." / "slim.safetensors")
+
+
+# Runs and the command
+
+
+def test_the_last_stage_of_a_run_is_found(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "base").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"run: no checkpoint .* base, transfer, mine, online, tu"):
+        checkpoint.find(run)
+    with pytest.raises(UserError, match="no such file or folder"):
+        checkpoint.find(tmp_path / "rum")
+    for stage in ("base", "transfer", "tune"):
+        file = run / stage / "checkpoint.safetensors"
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+        assert checkpoint.find(run) == file
+        assert checkpoint.find(file.parent) == file
+    assert checkpoint.find(run / "base") == run / "base" / "checkpoint.safetensors"
+    assert checkpoint.find(file) == file
+
+
+def test_show_and_slim_say_what_they_did(
+    tmp_path: Path, frozen: Path, imagenet: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    (run / "base").mkdir(parents=True)
+    (run / "base" / "checkpoint.safetensors").symlink_to(frozen)
+    out = tmp_path / "small.safetensors"
+    run_slim(run, out)
+    said = capsys.readouterr().err
+    assert f"{frozen.stat().st_size / 2**20:.1f}" in said
+    assert f"whoever loads it needs {imagenet}" in said
+    run_show(out)
+    shown = capsys.readouterr().out
+    assert "novel (1)   bird" in shown
+    assert "resnet18" in shown
+    assert f"5 frozen tensors, to come from {imagenet}" in shown

@@ -1,0 +1,98 @@
+"""Presets: all of them sound, their numbers those of the protocol."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mini_fsod.commands import presets as command
+from mini_fsod.config import KEYS, from_file, resolve
+from mini_fsod.demo import NOVEL
+from mini_fsod.demo.scenes import PARTS
+from mini_fsod.errors import UserError
+from mini_fsod.presets import PRESETS, preset
+
+VOC = [f"voc-split{s}-{k}shot" for s in (1, 2, 3) for k in (1, 2, 3, 5, 10)]
+
+
+def test_the_names() -> None:
+    assert list(PRESETS) == [*VOC, *(f"{name}-320" for name in VOC), "demo"]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_sound_and_survives_its_file(tmp_path: Path, name: str) -> None:
+    config = resolve(name)
+    assert set(preset(name)) <= set(KEYS)
+    path = tmp_path / "config.yaml"
+    path.write_text(config.to_yaml(), encoding="utf-8")
+    assert from_file(path) == config
+    resolve(name, ["data.root=somewhere"]).ready()
+
+
+@pytest.mark.parametrize(
+    ("shots", "iterations", "falls"),
+    [(1, 4000, 3000), (2, 8000, 7000), (3, 12000, 11000), (5, 20000, 18000), (10, 40000, 36000)],
+)
+def test_the_papers_schedule(shots: int, iterations: int, falls: int) -> None:
+    config = resolve(f"voc-split3-{shots}shot")
+    base, transfer = config.base, config.transfer
+    assert (config.data.split, config.data.metric) == ("voc-split3", "voc07")
+    assert (config.shots.k, config.shots.seed, config.shots.official) == (shots, 0, "voc")
+    assert (base.iterations, base.batch, base.rate, base.warm_up) == (18000, 16, 0.02, 100)
+    assert [round(18000 * share) for share in base.decay] == [12000, 16000]
+    assert (transfer.iterations, transfer.batch, transfer.rate) == (iterations, 16, 0.001)
+    assert [round(iterations * share) for share in transfer.decay] == [falls]
+    assert (base.momentum, base.weight_decay, config.detector.backbone) == (0.9, 1e-4, "resnet101")
+    views = config.views
+    assert (views.short[0], views.short[1], views.short[-1], len(views.short)) == (
+        480,
+        512,
+        800,
+        11,
+    )
+    assert (views.long, views.test, views.flip) == (1333, 800, True)
+
+
+def test_a_320_preset_has_a_budget_of_time_that_iterations_replace() -> None:
+    config = resolve("voc-split1-1shot-320")
+    assert config.base.iterations is None
+    assert config.base.minutes is not None
+    assert config.views.test == 320
+    replaced = resolve("voc-split1-1shot-320", ["base.iterations=50"]).base
+    assert (replaced.iterations, replaced.minutes) == (50, None)
+
+
+def test_the_demo_fits_its_data() -> None:
+    config = resolve("demo")
+    assert config.data.novel == NOVEL
+    assert {config.data.train, config.data.test, config.shots.subset} == set(PARTS)
+    assert (config.detector.norm, config.detector.weights) == ("group", None)
+
+
+def test_an_unknown_name_is_told_with_the_nearest() -> None:
+    with pytest.raises(UserError, match=r'no preset "dem"\. Did you mean "demo"'):
+        preset("dem")
+
+
+def test_a_preset_cannot_be_changed_by_those_who_use_it() -> None:
+    preset("demo")["seed"] = 5
+    assert "seed" not in preset("demo")
+
+
+def test_the_table_names_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    command.run(as_json=False)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    shown = {words[0]: words[1:] for words in lines if len(words) > 5}
+    assert set(PRESETS) <= set(shown)
+    words = "resnet101 480 to 800 18,000 iterations 4,000 iterations data.root, weights"
+    assert shown["voc-split1-1shot"] == [*words.split(), "IMAGENET1K_V2"]
+
+
+def test_json_holds_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    command.run(as_json=True)
+    result = json.loads(capsys.readouterr().out)
+    assert list(result) == list(PRESETS)
+    assert result["demo"]["config"] == resolve("demo").model_dump(mode="json")
+    assert all(entry["about"] for entry in result.values())

@@ -1,0 +1,1 @@
+"""A run: stages into a folder, each done once. Start at `stages.py`."""

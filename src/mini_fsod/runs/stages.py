@@ -1,0 +1,86 @@
+"""`mini run`: the stages of a configuration, one after another, into a folder."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mini_fsod import show
+from mini_fsod.config import STAGES, Config
+from mini_fsod.errors import UserError, nearest
+from mini_fsod.runs import folder
+from mini_fsod.runs.base import base
+from mini_fsod.runs.run import Run
+from mini_fsod.runs.transfer import fine_tune
+from mini_fsod.train.distributed import own_device, team, wait_for_all
+from mini_fsod.train.log import duration
+
+STAGE = {"base": base, "transfer": fine_tune}
+
+
+def run(
+    config: Config,
+    out: Path,
+    first: str | None = None,
+    last: str | None = None,
+    command: str = "",
+) -> dict[str, Any]:
+    """Run the stages up to `last` that are not finished yet, from `first` on again.
+
+    Returns the content of `results.json`.
+    """
+    config.ready()
+    for name in (first, last):
+        if name is not None and name not in STAGES:
+            raise UserError(
+                f'There is no stage "{name}".{nearest(name, STAGES)}',
+                f"Stages: {', '.join(STAGES)}.",
+            )
+    wanted = STAGES if last is None else STAGES[: STAGES.index(last) + 1]
+    if first is not None and first not in wanted:
+        raise UserError(f"--from {first} lies behind --to {last}.", "Leave one of them out.")
+    device = own_device(choose_device(config.device))
+    with team(device) as together:
+        if together.leads:
+            folder.prepare(out, config, first, wanted)
+        wait_for_all(together)
+        this = Run(config, out, device, together)
+        for stage in wanted:
+            if folder.is_finished(out / stage):
+                show.note(f"{stage}: finished already")
+                continue
+            STAGE[stage](this)
+            if together.leads:
+                folder.write_results(out, config, command, device_name(device))
+                _tell(stage, folder.metrics(out / stage))
+        if not together.leads:
+            return {}
+        return folder.write_results(out, config, command, device_name(device))
+
+
+def choose_device(wish: str) -> torch.device:
+    if wish == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(wish)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(
+            f"There is no device {wish}; {show.count(torch.cuda.device_count(), 'GPU')} found.",
+            "Take --set device=auto or cpu.",
+        )
+    return device
+
+
+def device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+
+
+def _tell(stage: str, figures: dict[str, Any]) -> None:
+    told = [
+        f"{name} {figures[name]:.1f}" for name in ("nAP50", "bAP50") if figures[name] is not None
+    ]
+    show.note(f"{stage}: {', '.join(told) or 'not scored'} in {duration(figures['seconds'])}")

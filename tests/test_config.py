@@ -239,7 +239,7 @@ def test_a_file_changes_its_preset_and_set_changes_both(tmp_path: Path) -> None:
     )
     config = resolve(source, ["seed=2", "seed=4"])
     assert (config.seed, config.base.rate, config.base.iterations) == (4, 0.01, 70)
-    assert (config.base.minutes, config.views.test, config.views.short) == (None, 300, (320,))
+    assert (config.base.minutes, config.views.test, config.views.short) == (None, 300, (416,))
     assert (config.data.split, config.shots.k) == ("voc-split2", 5)
     assert config.transfer == resolve("voc-split2-5shot-320").transfer
 

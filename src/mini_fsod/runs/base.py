@@ -74,7 +74,9 @@ def _take_base(run: Run, given: Path) -> None:
         digest = folder.digest(path)
         beside = folder.metrics(path.parent) if folder.is_finished(path.parent) else {}
         if beside.get("checkpoint_sha256", digest) != digest or "bAP50" not in beside:
-            beside = run.material.score(onto(saved.detector, run.device), labels, run.bf16(run.config.base))
+            beside = run.material.score(
+                onto(saved.detector, run.device), labels, run.bf16(run.config.base)
+            )
             beside |= {"seconds": time.perf_counter() - begun, "images_per_second": None}
         place.mkdir(parents=True, exist_ok=True)
         write_json(place / folder.METRICS, beside | {"checkpoint": str(path)})

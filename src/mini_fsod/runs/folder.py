@@ -124,7 +124,9 @@ def commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        return git("rev-parse", "--short=10", "HEAD") + ("+" if git("status", "-s", here.parent.as_posix()) else "")
+        return git("rev-parse", "--short=10", "HEAD") + (
+            "+" if git("status", "-s", here.parent.as_posix()) else ""
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
 

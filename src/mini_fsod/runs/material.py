@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import count, islice
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 
 from mini_fsod import show
 from mini_fsod.config import Config
-from mini_fsod.data.dataset import Dataset
+from mini_fsod.data.dataset import NO_BOXES, Dataset
 from mini_fsod.data.kshot import balanced_set, draw, training_part
 from mini_fsod.data.official import choose, lists_from_file, voc_lists
 from mini_fsod.data.read import read
@@ -46,12 +47,11 @@ class Material:
         config.ready()
         self._config = config
         self._device = device
-        self._held: dict[int, Resident] = {}
 
     @cached_property
     def data(self) -> Dataset:
         assert self._config.data.root is not None  # `Config.ready` asked for it
-        data = read(self._config.data.root)
+        data = _read(self._config.data.root)
         for line in data.notes:
             show.note(line)
         return data
@@ -108,18 +108,16 @@ class Material:
 
     @property
     def _kept(self) -> tuple[int, int]:
+        """The largest short and long side that any stage shows."""
         views = self._config.views
-        return max(*views.short, views.test), views.long
+        closest = 1.0 if views.zoom is None else max(1.0, views.zoom[1])
+        shorts = (*views.short, *(self._config.transfer.short or ()), views.test)
+        return ceil(max(shorts) * closest), ceil(views.long * closest)
 
     @cached_property
     def _folder(self) -> Path:
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         return self._config.data.cache or Path(home) / "mini"
-
-    @cached_property
-    def _pictures(self) -> Pictures:
-        with show.progress("decoding pictures") as told:
-            return cached_pictures(self.data, self._folder, *self._kept, progress=told)
 
     @cached_property
     def _streams(self) -> bool:
@@ -147,12 +145,9 @@ class Material:
             return stream.batches, own
         # shots of a file may lie elsewhere
         ours = data.root == self.data.root and set(data.files) <= set(self.data.files)
-        pictures = self._pictures if ours else cached_pictures(data, self._folder, *self._kept)
+        everything = self.data if ours else data
+        pictures, held = _hold(everything, self._folder, *self._kept, self._device)
         pictures = pictures.take(data.files)
-        held = self._held.get(id(pictures.pixels))
-        if held is None:
-            held = Resident(pictures, targets, self._device)
-            self._held[id(pictures.pixels)] = held
         return held.sharing(pictures, targets).batches, pictures.own
 
     def feed(self, data: Dataset, schedule: Schedule, team: Team, accumulate: int) -> Feed:
@@ -191,6 +186,23 @@ class Material:
         with show.progress("testing", len(plans)) as told:
             found = detect_all(detector, _counted(batches, told), plans, self._device, bf16)
         return score(data, found, labels, self._config.data.metric)
+
+
+# The runs of a study, one after another, share what they read and hold.
+
+
+@lru_cache(maxsize=1)
+def _read(root: Path) -> Dataset:
+    return read(root)
+
+
+@lru_cache(maxsize=2)  # a data set, and shots that lie elsewhere
+def _hold(
+    data: Dataset, folder: Path, short: int, long: int, device: torch.device
+) -> tuple[Pictures, Resident]:
+    with show.progress("decoding pictures") as told:
+        pictures = cached_pictures(data, folder, short, long, progress=told)
+    return pictures, Resident(pictures, Targets.of(NO_BOXES, len(data)), device)
 
 
 def testing_part(data: Dataset) -> str | None:

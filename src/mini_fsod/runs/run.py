@@ -20,7 +20,6 @@ from mini_fsod.train.distributed import Team, wait_for_all
 from mini_fsod.train.loop import Recipe, Trained
 
 
-
 class Run:
     """One run in its folder: what the stages share."""
 

@@ -30,9 +30,7 @@ def fine_tune(run: Run) -> None:
         seen = cached.look_once(detector, batches, schedule, run.device, bf16)
         losses = cached.losses_over(detector, seen)
         feed = Feed(
-            lambda n: cached.batches_of_rows(
-                schedule, n, run.device, run.team, own.accumulate
-            ),
+            lambda n: cached.batches_of_rows(schedule, n, run.device, run.team, own.accumulate),
             names_in(data, schedule),
             schedule.state(0)["schedule"],
         )

@@ -409,11 +409,14 @@ def demo(
     out: Annotated[
         Path, typer.Option("-o", "--out", help="The folder to work in. Example: -o runs/demo")
     ] = Path("runs/demo"),
+    seed: Annotated[
+        int, typer.Option(min=0, help="Of training and of the shots. Example: --seed 1")
+    ] = 0,
 ) -> None:
     """See it at work on the embedded data set, on any machine. Example: mini demo"""
     from mini_fsod.commands.demo import run
 
-    run(out)
+    run(out, seed)
 
 
 def main() -> None:

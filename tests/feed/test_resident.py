@@ -271,3 +271,17 @@ def test_other_pictures_of_the_same_buffer_share_it() -> None:
     assert part._pixels.data_ptr() == whole._pixels.data_ptr()
     with pytest.raises(ValueError, match="another buffer"):
         whole.sharing(held([a]), no_targets(1))
+
+
+def test_further_boxes_follow_the_same_geometry() -> None:
+    (image,) = random_images((11, 17))
+    plan = plan_of([(22, 34)], (32, 64), [True])
+    boxes = Boxes.of([0], [[2, 3, 5, 4]], [1])
+    mined = Boxes.of([0, 0], [[2, 3, 5, 4], [0, 0, 1, 1]], [4, 6])
+    pool = Targets.of(mined, 1, scores=np.array([0.5, 0.25]))
+    batch = Resident(held([image]), Targets.of(boxes, 1), CPU, [pool]).batch(plan)
+    (also,) = batch.also
+    assert also.boxes[0, 0].tolist() == batch.boxes[0, 0].tolist()
+    assert also.labels.tolist() == [[4, 6]]
+    assert also.scores.tolist() == [[0.5, 0.25]]
+    assert also.valid.all()

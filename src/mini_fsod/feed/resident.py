@@ -5,18 +5,18 @@ A batch is one gather from a flat buffer: no loop over images, no wait for the d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mini_fsod.data.dataset import Bools, Boxes, Ints
+from mini_fsod.data.dataset import Bools, Boxes, Floats, Ints
 from mini_fsod.errors import UserError
 from mini_fsod.feed.batches import Plan
 from mini_fsod.feed.cache import Pictures
@@ -55,11 +55,17 @@ class Targets:
     boxes: Tensor  # (I, G, 4) float32 left, top, right, bottom
     labels: Tensor  # (I, G) int64
     box: Tensor  # (I, G) int64 index of the box in the `Boxes` it came from, -1 where padded
+    scores: Tensor  # (I, G) float32: of mined boxes; 1 where a person drew the box
     spilled: int  # boxes that found no room
 
     @classmethod
     def of(
-        cls, boxes: Boxes, images: int, keep: Bools | None = None, most: int | None = None
+        cls,
+        boxes: Boxes,
+        images: int,
+        keep: Bools | None = None,
+        most: int | None = None,
+        scores: Floats | None = None,
     ) -> Targets:
         """The boxes where `keep` is true (all by default) as targets of `images` images."""
         chosen = np.arange(len(boxes)) if keep is None else np.flatnonzero(keep)
@@ -71,14 +77,34 @@ class Targets:
         corners[real] = boxes.xyxy[box[real]]
         labels = np.zeros(rows.shape, dtype=np.int64)
         labels[real] = boxes.label[box[real]]
+        sure = np.ones(rows.shape, dtype=np.float32)
+        if scores is not None:
+            sure[real] = scores[box[real]]
         return cls(
-            torch.from_numpy(corners), torch.from_numpy(labels), torch.from_numpy(box), spilled
+            torch.from_numpy(corners),
+            torch.from_numpy(labels),
+            torch.from_numpy(box),
+            torch.from_numpy(sure),
+            spilled,
         )
 
     def to(self, device: torch.device) -> Targets:
         return Targets(
-            self.boxes.to(device), self.labels.to(device), self.box.to(device), self.spilled
+            self.boxes.to(device),
+            self.labels.to(device),
+            self.box.to(device),
+            self.scores.to(device),
+            self.spilled,
         )
+
+
+class Truth(NamedTuple):
+    """Further boxes of a batch's images, such as mined ones, on the same canvas."""
+
+    boxes: Tensor  # (B, G, 4) float32, cut to what is seen
+    labels: Tensor  # (B, G) int64
+    valid: Tensor  # (B, G) bool
+    scores: Tensor  # (B, G) float32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,6 +122,7 @@ class Batch:
     scale: Tensor  # (B, 2) float32 canvas pixels for each pixel of the picture, along x and y
     shift: Tensor  # (B, 2) float32 canvas pixels left of and above what is seen
     flip: Tensor  # (B,) bool
+    also: tuple[Truth, ...] = ()  # further boxes, in the order of `Resident`'s
 
 
 def to_canvas(
@@ -199,7 +226,13 @@ def upload(values: npt.NDArray[Any], device: torch.device) -> Tensor:
 
 
 def make_batch(
-    plan: Plan, pixels: Tensor, start: Ints, kept: Ints, own: Ints, targets: Targets
+    plan: Plan,
+    pixels: Tensor,
+    start: Ints,
+    kept: Ints,
+    own: Ints,
+    targets: Targets,
+    also: Sequence[Targets] = (),
 ) -> Batch:
     """A batch from a flat buffer of pixels (P, 3) on the device.
 
@@ -215,44 +248,62 @@ def make_batch(
     images = place(pixels, sent[1], kept_, scaled, shift, sizes, flip, plan.canvas, exact)
     scale = (scaled.float() / own_.float()).flip(1)
     moved = shift.float().flip(1)
-    boxes, seen = to_canvas(targets.boxes[index], scale, moved, flip, sizes)
-    box = targets.box[index]
+
+    def seen(of: Targets) -> Truth:
+        boxes, share = to_canvas(of.boxes[index], scale, moved, flip, sizes)
+        valid = (of.box[index] >= 0) & (share >= SEEN)
+        return Truth(boxes, of.labels[index], valid, of.scores[index])
+
+    truth = seen(targets)
     return Batch(
         plan=plan,
         index=index,
         images=images,
         sizes=sizes.contiguous(),
-        boxes=boxes,
-        labels=targets.labels[index],
-        valid=(box >= 0) & (seen >= SEEN),
-        box=box,
+        boxes=truth.boxes,
+        labels=truth.labels,
+        valid=truth.valid,
+        box=targets.box[index],
         scale=scale,
         shift=moved,
         flip=flip,
+        also=tuple(map(seen, also)),
     )
 
 
 class Resident:
     """Batches of pictures that live on the device. On the CPU they stay in the mapped file."""
 
-    def __init__(self, pictures: Pictures, targets: Targets, device: torch.device) -> None:
+    def __init__(
+        self,
+        pictures: Pictures,
+        targets: Targets,
+        device: torch.device,
+        also: Sequence[Targets] = (),
+    ) -> None:
         self._pictures = pictures
         self._targets = targets.to(device)
+        self._also = [t.to(device) for t in also]
         host = torch.from_numpy(pictures.pixels)
         self._pixels = (host if device.type == "cpu" else _send(host, device)).view(-1, 3)
 
-    def sharing(self, pictures: Pictures, targets: Targets) -> Resident:
+    def sharing(
+        self, pictures: Pictures, targets: Targets, also: Sequence[Targets] = ()
+    ) -> Resident:
         """Batches of other pictures of the same cache, such as a test set: no second copy of it."""
         if pictures.pixels is not self._pictures.pixels:
             raise ValueError("the pictures lie in another buffer")
         other = copy(self)
         other._pictures = pictures
         other._targets = targets.to(self._pixels.device)
+        other._also = [t.to(self._pixels.device) for t in also]
         return other
 
     def batch(self, plan: Plan) -> Batch:
         p, i = self._pictures, plan.images
-        return make_batch(plan, self._pixels, p.offset[i] // 3, p.kept[i], p.own[i], self._targets)
+        return make_batch(
+            plan, self._pixels, p.offset[i] // 3, p.kept[i], p.own[i], self._targets, self._also
+        )
 
     def batches(self, plans: Iterable[Plan]) -> Iterator[Batch]:
         return map(self.batch, plans)

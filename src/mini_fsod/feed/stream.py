@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
@@ -41,11 +41,13 @@ class Stream:
         short: int,
         long: int,
         workers: int | None = None,
+        also: Sequence[Targets] = (),
     ) -> None:
         self._data = data
         self._own = own
         self._kept = reduced(own, short, long)
         self._targets = targets.to(device)
+        self._also = [t.to(device) for t in also]
         self._device = device
         self._short, self._long = short, long
         self._workers = workers or cores()
@@ -86,6 +88,7 @@ class Stream:
                         self._kept[i],
                         self._own[i],
                         self._targets,
+                        self._also,
                     )
         finally:
             for slot in slots:

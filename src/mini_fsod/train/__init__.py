@@ -1,1 +1,1 @@
-"""Training: the step, and later the loop around it."""
+"""Training: one loop (`loop.py`) around one step (`step.py`), for every stage."""

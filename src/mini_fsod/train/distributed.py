@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from mini_fsod.errors import UserError
+
+# The leader tests alone while the others wait; torchrun ends them all where one of them died.
+PATIENCE = timedelta(days=1)
+TOLD = ("RANK", "MASTER_ADDR", "MASTER_PORT")  # by torchrun, to every process
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +39,14 @@ def team(device: torch.device) -> Iterator[Team]:
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         yield Team()
         return
+    if missing := [name for name in TOLD if name not in os.environ]:
+        raise UserError(
+            f"WORLD_SIZE speaks of several processes, but {', '.join(missing)} is not set.",
+            "Start with torchrun, or unset WORLD_SIZE.",
+        )
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
     try:
         yield Team(dist.get_rank(), dist.get_world_size())
     finally:
@@ -58,10 +71,6 @@ def mean_of_all(tensors: Sequence[Tensor]) -> None:
         at += tensor.numel()
 
 
-def averaging(team: Team) -> Callable[[Sequence[Tensor]], None] | None:
-    return mean_of_all if team.world > 1 else None
-
-
 def told_by_leader(value: int, team: Team, device: torch.device) -> int:
     """The first process's value, in every process."""
     if team.world == 1:
@@ -69,6 +78,25 @@ def told_by_leader(value: int, team: Team, device: torch.device) -> int:
     told = torch.tensor(value, device=device)
     dist.broadcast(told, 0)
     return int(told.item())
+
+
+def refuse_unequal_parts(batch: int, accumulate: int, team: Team) -> None:
+    parts = team.world * accumulate
+    if batch % parts:
+        raise UserError(
+            f"A batch of {batch} images cannot be cut into {parts} equal parts "
+            f"({team.world} processes, an accumulation of {accumulate}).",
+            f"Take a batch size that is a multiple of {parts}.",
+        )
+
+
+def refuse_different_starts(step: int, folder: Path, team: Team, device: torch.device) -> None:
+    """All processes must have found the same state, or their batches would not belong together."""
+    if told_by_leader(step, team, device) != step:
+        raise UserError(
+            f"{folder}: process {team.rank} does not find the state there that the first one does.",
+            "Give a folder that all machines share.",
+        )
 
 
 def wait_for_all(team: Team) -> None:

@@ -29,22 +29,16 @@ class Average(Generic[Model]):
     def __init__(self, model: Model, device: torch.device) -> None:
         self.model = deepcopy(model).requires_grad_(False).eval()
         self.decay = torch.zeros((), device=device)
-        self._own, self._theirs = [], []
-        pairs = [*zip(self.model.parameters(), model.parameters(), strict=True)]
-        learning = [(own, their) for own, their in pairs if their.requires_grad]
-        moving = [
-            (own, their)
-            for own, their in zip(self.model.buffers(), model.buffers(), strict=True)
-            if their.is_floating_point()
-        ]
-        for own, their in learning + moving:
-            self._own.append(own)
-            self._theirs.append(their)
+        parameters = zip(self.model.parameters(), model.parameters(), strict=True)
+        buffers = zip(self.model.buffers(), model.buffers(), strict=True)
+        pairs: list[tuple[Tensor, Tensor]] = [p for p in parameters if p[1].requires_grad]
+        pairs += [b for b in buffers if b[1].is_floating_point()]
+        self._own = [own for own, _ in pairs]
+        self._theirs = [their for _, their in pairs]
 
     @torch.no_grad()
     def update(self) -> None:
         """In a few kernels over all tensors, without waiting for the device."""
-        theirs: list[Tensor] = [t.detach() for t in self._theirs]
-        apart = torch._foreach_sub(theirs, self._own)
+        apart = torch._foreach_sub(self._theirs, self._own)
         torch._foreach_mul_(apart, 1 - self.decay)
         torch._foreach_add_(self._own, apart)

@@ -13,6 +13,7 @@ from typing import Any, Self
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from mini_fsod import show
+from mini_fsod.files import write_bytes
 
 FILE = "log.jsonl"
 LINE_SECONDS = 30  # between lines where there is no terminal to draw a bar on
@@ -75,9 +76,8 @@ class Log:
             for name, value in (line | {"images_per_second": speed}).items():
                 if name != "step":
                     self._tensorboard.add_scalar(f"{self._title}/{name}", value, step)
-        told = f"{speed:,.0f} img/s  loss {whole:.3f}"
-        if speed < 10:
-            told = told.replace(f"{speed:,.0f}", f"{speed:.1f}")
+            self._tensorboard.flush()  # a killed run has shown all that it goes on from
+        told = f"{speed:,.{0 if speed >= 10 else 1}f} img/s  loss {whole:.3f}"
         if left is not None:
             told += f"  {duration(left)} left"
         of = "?" if total is None else f"{total:,}"
@@ -111,7 +111,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 def _continued(path: Path, start: int) -> Any:
     """The log up to iteration `start`, open for more."""
     kept = [line for line in read(path) if line["step"] <= start]
-    path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    write_bytes(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
     return path.open("a")
 
 
@@ -120,4 +120,4 @@ def _tensorboard(folder: Path, start: int) -> Any:
         from torch.utils.tensorboard.writer import SummaryWriter
     except ImportError:  # a platform without it trains all the same
         return None
-    return SummaryWriter(str(folder), purge_step=start or None)
+    return SummaryWriter(str(folder), purge_step=start + 1)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,8 +19,15 @@ from torch import Tensor, nn
 
 from mini_fsod.errors import UserError
 from mini_fsod.train import state as states
-from mini_fsod.train.distributed import Team, averaging, mean_of_all, told_by_leader
+from mini_fsod.train.distributed import (
+    Team,
+    mean_of_all,
+    refuse_different_starts,
+    refuse_unequal_parts,
+    told_by_leader,
+)
 from mini_fsod.train.ema import Average, warmed_decay
+from mini_fsod.train.health import refuse_nonfinite
 from mini_fsod.train.log import Log
 from mini_fsod.train.schedule import fitting_iterations, may_settle, rate_at
 from mini_fsod.train.step import Inputs, Losses, Step, make_optimiser
@@ -83,50 +90,58 @@ def train(
     lies in `folder`. Returns the averaged model if `recipe.ema` is given, else the model itself.
     """
     team = team or Team()
+    refuse_unequal_parts(recipe.batch, recipe.accumulate, team)
     optimiser = make_optimiser(model, device, recipe.momentum, recipe.weight_decay)
     average = None if recipe.ema is None else Average(model, device)
-    step = Step(
-        losses, optimiser, device, recipe.bf16, recipe.clip, average, reduce=averaging(team)
-    )
+    reduce = mean_of_all if team.world > 1 else None
+    step = Step(losses, optimiser, device, recipe.bf16, recipe.clip, average, reduce)
     run = _begin(feed, recipe, folder, model, optimiser, average)
+    refuse_different_starts(run.step, folder, team, device)
     model.train()
-    look = LOOK.get(device.type, LOOK_ELSEWHERE)
-    rate = optimiser.param_groups[0]["lr"]
-    window = torch.zeros(look, 0, device=device)  # the losses since the last look
-    begun = time.perf_counter() - run.seconds
-    looked, saved = time.perf_counter(), time.perf_counter()
-    last = run.step
+    every = LOOK.get(device.type, LOOK_ELSEWHERE)
+    recent: list[Tensor] = []  # the losses since the last look
+    looked = saved = time.perf_counter()
+    begun = looked - run.seconds
     looks = [(run.seconds, run.step)]
-    batches = feed.batches(run.step)  # closed at the end, which ends worker processes
-    with closing(batches), _Told(folder, title, run, team) as told:
+    with ExitStack() as until_the_end:
+        batches = until_the_end.enter_context(closing(feed.batches(run.step)))
+        log = writer = None
+        if team.leads:
+            writer = until_the_end.enter_context(states.Writer(folder))
+            log = until_the_end.enter_context(Log(folder, title, run.step, run.total))
         while run.total is None or run.step < run.total:
-            lr = rate_at(run.step, run.total, recipe.rate, recipe.warm_up, recipe.decay)
-            rate.fill_(lr)
-            if average is not None:
-                average.decay.fill_(warmed_decay(run.step, recipe.ema or 0.0))
-            values = step(next(batches))
-            if window.shape[1] == 0:
-                window = torch.full((look, len(values)), torch.nan, device=device)
-            window[run.step % look].copy_(values)
+            rate = rate_at(run.step, run.total, recipe.rate, recipe.warm_up, recipe.decay)
+            optimiser.param_groups[0]["lr"].fill_(rate)
+            if average is not None and recipe.ema is not None:
+                average.decay.fill_(warmed_decay(run.step, recipe.ema))
+            recent.append(step(next(batches)).clone())
             run.step += 1
             ends = run.step == run.total
-            if run.step % look and not ends:
+            if run.step % every and not ends:
                 continue
 
-            seen = _seen(window, last, run.step, team)  # waits for the device
-            _refuse_nonfinite(seen, step.names, last, feed)
+            seen = torch.stack(recent)  # (n, L)
+            recent.clear()
+            if reduce is not None:
+                reduce([seen])
+            seen = seen.cpu()  # waits for the device
+            refuse_nonfinite(seen, step.names, model, run.step, feed.images)
             now = time.perf_counter()
             run.seconds = now - begun
-            speed = (run.step - last) / (now - looked)
-            looks.append((run.seconds, run.step))
-            if run.total is None and may_settle(recipe.minutes or 0.0, run.seconds):
-                fits = fitting_iterations(recipe.minutes or 0.0, looks)
-                run.total = told_by_leader(fits, team, device)
-                saved = float("-inf")  # the number must survive a kill
-            told.look(run, seen.mean(0).tolist(), step.names, lr, speed, recipe.batch)
-            looked, last = now, run.step
-            if team.leads and (ends or now - saved > recipe.save_seconds):
-                told.save(states.gather(model, optimiser, average) | run.to_json())
+            speed = len(seen) / max(now - looked, 1e-9)
+            looked = now
+            if run.total is None:
+                looks.append((run.seconds, run.step))
+                run.total = _settled(recipe, looks, team, device)
+                if run.total is not None:
+                    saved = float("-inf")  # the number must survive a kill
+            if log is not None:
+                named = dict(zip(step.names, seen.mean(0).tolist(), strict=True))
+                left = None if run.total is None else (run.total - run.step) / speed
+                images = recipe.batch * speed
+                log.look(run.step, run.total, named, rate, images, left, run.seconds)
+            if writer is not None and (ends or now - saved > recipe.save_seconds):
+                writer.write(states.gather(model, optimiser, average) | asdict(run))
                 looked = saved = time.perf_counter()
     trained = Trained(run.step, run.seconds, recipe.batch * run.step / max(run.seconds, 1e-9))
     return (model if average is None else average.model), trained
@@ -141,14 +156,6 @@ class _Run:
     seconds: float
     identity: str
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "step": self.step,
-            "total": self.total,
-            "seconds": self.seconds,
-            "identity": self.identity,
-        }
-
 
 def _begin(
     feed: Feed,
@@ -158,75 +165,26 @@ def _begin(
     optimiser: torch.optim.Optimizer,
     average: Average[Any] | None,
 ) -> _Run:
-    folder.mkdir(parents=True, exist_ok=True)
     state = states.read(folder)
     if state is None:
         return _Run(0, recipe.iterations, 0.0, feed.identity)
-    if state["identity"] != feed.identity:
+    try:
+        if state["identity"] != feed.identity:
+            raise ValueError("its data, seed, batch size or image scales are not the same any more")
+        states.restore(state, model, optimiser, average)
+    except ValueError as error:
         raise UserError(
-            f"{folder}: the run cannot go on where it stopped: its data, seed, batch size or image "
-            "scales are not the same any more.",
+            f"{folder}: the run cannot go on where it stopped: {error}.",
             "Restore them, or start in another folder.",
-        )
-    states.restore(state, model, optimiser, average)
+        ) from error
     total = recipe.iterations or state["total"]
     return _Run(state["step"], total, state["seconds"], feed.identity)
 
 
-class _Told:
-    """Log and states, of the leading process only."""
-
-    def __init__(self, folder: Path, title: str, run: _Run, team: Team) -> None:
-        self._log = Log(folder, title, run.step, run.total) if team.leads else None
-        self._writer = states.Writer(folder)
-
-    def __enter__(self) -> _Told:
-        if self._log is not None:
-            self._log.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        if self._log is not None:
-            self._log.__exit__(*error)
-        self._writer.close()
-
-    def save(self, state: states.State) -> None:
-        self._writer.write(state)
-
-    def look(
-        self,
-        run: _Run,
-        losses: Sequence[float],
-        names: Sequence[str],
-        rate: float,
-        speed: float,
-        batch: int,
-    ) -> None:
-        if self._log is None:
-            return
-        left = None if run.total is None else (run.total - run.step) / max(speed, 1e-9)
-        named = dict(zip(names, losses, strict=True))
-        self._log.look(run.step, run.total, named, rate, batch * speed, left, run.seconds)
-
-
-def _seen(window: Tensor, last: int, step: int, team: Team) -> Tensor:
-    """(n, L) the losses of iterations `last` to `step` on the host, means over the processes."""
-    rows = [n % len(window) for n in range(last, step)]
-    seen = window[rows]
-    if team.world > 1:
-        mean_of_all([seen])
-    return seen.cpu()
-
-
-def _refuse_nonfinite(seen: Tensor, names: Sequence[str], last: int, feed: Feed) -> None:
-    wrong = (~seen.isfinite()).nonzero()
-    if len(wrong) == 0:
-        return
-    row, column = wrong[0].tolist()
-    pictures = ", ".join(feed.images(last + row))
-    raise UserError(
-        f"The loss is not a number any more: {names[column]} at iteration {last + row} "
-        f"(from 0), with the pictures {pictures}.",
-        "Look at these pictures and their boxes, lower the rate, or set a clip; the last good "
-        "state is kept, and the same command goes on from it.",
-    )
+def _settled(
+    recipe: Recipe, looks: Sequence[tuple[float, int]], team: Team, device: torch.device
+) -> int | None:
+    """How many iterations fit into the minutes, once it can be told; by the leader's clock."""
+    minutes = recipe.minutes or 0.0
+    fits = fitting_iterations(minutes, looks) if may_settle(minutes, looks[-1][0]) else 0
+    return told_by_leader(fits, team, device) or None

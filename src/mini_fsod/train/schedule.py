@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
 
 # A budget in minutes becomes a number of iterations at this share of it, or after this many
 # seconds, whichever is later: kernels are chosen and graphs recorded by then.
@@ -29,11 +31,11 @@ def may_settle(minutes: float, seconds: float) -> bool:
 def fitting_iterations(minutes: float, looks: Sequence[tuple[float, int]]) -> int:
     """How many iterations fit into a budget, from looks so far: seconds, iterations done.
 
-    The speed is that of the second half of the time: the first pays for the start.
+    The pace is the median between looks in the second half of the time: the first half pays for the
+    start, and a look may still have waited for a graph to be recorded or a state to be written.
     """
     seconds, done = looks[-1]
-    then, before = next(look for look in looks if look[0] >= seconds / 2)
-    if done == before:
-        then, before = looks[0]
-    speed = (done - before) / max(seconds - then, 1e-9)
-    return max(done + 1, done + int((60 * minutes - seconds) * speed))
+    recent = [look for look in looks if look[0] >= seconds / 2]
+    paces = [(t - before) / (n - m) for (before, m), (t, n) in pairwise(recent)]
+    pace = median(paces) if paces else seconds / done
+    return max(done + 1, done + int((60 * minutes - seconds) / max(pace, 1e-9)))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -27,21 +26,16 @@ def gather(
     """Copies in host memory; waits for the device. What never learns is left out: a stage builds it
     again from what it began with.
     """
-    learning = {name for name, p in model.named_parameters() if p.requires_grad}
-    buffers = {name for name, _ in model.named_buffers()}
-
-    def weights(of: nn.Module) -> dict[str, Tensor]:
-        state = of.state_dict()
-        return {k: _copy(v) for k, v in state.items() if k in learning or k in buffers}
-
-    momentum = [
-        _copy(optimiser.state[p]["momentum_buffer"])
-        for group in optimiser.param_groups
-        for p in group["params"]
-        if "momentum_buffer" in optimiser.state[p]
-    ]
-    averaged = None if average is None else weights(average.model)
-    return {"weights": weights(model), "momentum": momentum, "averaged": averaged}
+    momentum = {
+        name: optimiser.state[p]["momentum_buffer"]
+        for name, p in model.named_parameters()
+        if "momentum_buffer" in optimiser.state.get(p, {})
+    }
+    return {
+        "weights": _copies(_moving(model, model)),
+        "momentum": _copies(momentum),
+        "averaged": None if average is None else _copies(_moving(average.model, model)),
+    }
 
 
 def restore(
@@ -50,14 +44,19 @@ def restore(
     optimiser: torch.optim.Optimizer,
     average: Average[Any] | None,
 ) -> None:
-    model.load_state_dict(state["weights"], strict=False)
-    learning = [p for group in optimiser.param_groups for p in group["params"]]
-    if state["momentum"]:
-        for parameter, momentum in zip(learning, state["momentum"], strict=True):
-            there = torch.empty_like(parameter)  # in the layout of the weights, as SGD makes it
-            optimiser.state[parameter]["momentum_buffer"] = there.copy_(momentum)
+    """What `gather` gave, put back. A ValueError says that it is another model's."""
+    pairs = [(_moving(model, model), state["weights"])]
     if average is not None:
-        average.model.load_state_dict(state["averaged"], strict=False)
+        pairs.append((_moving(average.model, model), state["averaged"] or {}))
+    for own, kept in pairs:
+        if _shapes(own) != _shapes(kept):
+            raise ValueError("its weights are not those of this model")
+        for name, value in kept.items():
+            own[name].copy_(value)
+    for name, parameter in model.named_parameters():
+        if name in state["momentum"]:
+            there = torch.empty_like(parameter)  # in the layout of the weights, as SGD's own
+            optimiser.state[parameter]["momentum_buffer"] = there.copy_(state["momentum"][name])
 
 
 def read(folder: Path) -> State | None:
@@ -67,9 +66,9 @@ def read(folder: Path) -> State | None:
         return None
     try:
         state: State = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+    except Exception as error:  # torch raises whatever a damaged file leads it to
         raise UserError(
-            f"{path}: the state of the run cannot be read: {error}.",
+            f"{path}: the state of the run cannot be read ({type(error).__name__}).",
             "Delete the file to begin the stage again.",
         ) from error
     return state
@@ -80,21 +79,27 @@ class Writer:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
+        for part in folder.glob(f".{FILE}.*.part"):  # of a run that was killed while it wrote
+            part.unlink(missing_ok=True)
         self._thread = ThreadPoolExecutor(1)
         self._last: Future[None] | None = None
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The last state is complete then."""
+        with self._thread:
+            self._wait()
+
     def write(self, state: State) -> None:
         """Waits for the state before; a disk that is full shows here."""
-        self.wait()
+        self._wait()
         self._last = self._thread.submit(self._save, state)
 
-    def wait(self) -> None:
+    def _wait(self) -> None:
         if self._last is not None:
             self._last.result()
-
-    def close(self) -> None:
-        self.wait()
-        self._thread.shutdown()
 
     def _save(self, state: State) -> None:
         content = BytesIO()
@@ -102,5 +107,15 @@ class Writer:
         write_bytes(self._path, content.getvalue())
 
 
-def _copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True)
+def _moving(model: nn.Module, like: nn.Module) -> dict[str, Tensor]:
+    """What training may change, where it lies: weights that learn in `like`, and buffers."""
+    frozen = {name for name, p in like.named_parameters() if not p.requires_grad}
+    return {name: value for name, value in model.state_dict().items() if name not in frozen}
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in tensors.items()}
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach().to("cpu", copy=True) for name, value in tensors.items()}

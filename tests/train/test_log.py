@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from mini_fsod import show
+from mini_fsod.train import log
+from mini_fsod.train.log import Log, duration
+
+LOSSES = {"loss_left": 0.25, "loss_right": 1.125}
+
+
+def look(
+    to: Log, step: int, total: int | None = 20, speed: float = 1234.5, **losses: float
+) -> None:
+    left = None if total is None else 185.0
+    to.look(step, total, losses or LOSSES, 0.02, speed, left, 3.5)
+
+
+def steps(folder: Path) -> list[int]:
+    return [json.loads(line)["step"] for line in (folder / log.FILE).read_text().splitlines()]
+
+
+def test_a_line_for_every_look(tmp_path: Path) -> None:
+    with Log(tmp_path, "base", 0, 20) as to:
+        look(to, 5)
+        assert steps(tmp_path) == [5]  # at once, not when it ends
+        look(to, 10)
+    assert log.read(tmp_path / log.FILE)[0] == {
+        "step": 5,
+        "loss": 1.375,
+        "loss_left": 0.25,
+        "loss_right": 1.125,
+        "rate": 0.02,
+        "images_per_second": 1234.5,
+        "seconds": 3.5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("start", "torn", "kept"),
+    [
+        (10, "", [5, 10]),
+        (10, '{"step": 20, "lo', [5, 10]),  # torn in the middle of a line
+        (15, '{"step": 20, "loss": 1}', [5, 10, 15]),  # a whole line, but for its end
+        (15, "\n", [5, 10, 15]),
+        (0, "", []),  # killed before its first state
+    ],
+)
+def test_a_run_that_goes_on_drops_what_lies_beyond(
+    tmp_path: Path, start: int, torn: str, kept: list[int]
+) -> None:
+    with Log(tmp_path, "base", 0, 20) as to:
+        for step in (5, 10, 15):
+            look(to, step)
+    with (tmp_path / log.FILE).open("a") as file:
+        file.write(torn)
+    with Log(tmp_path, "base", start, 20) as to:
+        assert steps(tmp_path) == kept
+        look(to, start + 5)
+    assert steps(tmp_path) == [*kept, start + 5]
+
+
+def test_reading_a_log_that_is_torn_or_absent(tmp_path: Path) -> None:
+    path = tmp_path / log.FILE
+    assert log.read(path) == []
+    path.write_text('{"step": 5}\n{"step": 10}\n{"st')
+    assert log.read(path) == [{"step": 5}, {"step": 10}]
+
+
+def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard shows of a folder."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder))
+    found.Reload()
+    return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    with Log(tmp_path, "base", 0, 20) as to:
+        look(to, 5)
+    seen = events(tmp_path / "tensorboard")
+    names = ("loss", "loss_left", "loss_right", "rate", "images_per_second")
+    assert seen.keys() == {f"base/{name}" for name in names}
+    assert seen["base/loss"] == [(5, 1.375)]
+
+
+@pytest.mark.parametrize("start", [10, 0])
+def test_tensorboard_after_a_kill(tmp_path: Path, start: int) -> None:
+    """What was seen up to the state stays, nothing is seen twice. A killed run closes no file."""
+    killed = Log(tmp_path, "base", 0, 20)
+    for step in (5, 10, 15):
+        look(killed, step, loss=step)
+    shown = [step for step in (5, 10) if step <= start]
+    with Log(tmp_path, "base", start, 20) as to:
+        for step in range(start + 5, 21, 5):
+            look(to, step, loss=step + 100)
+    killed.__exit__(None, None, None)
+    again = [(step, step + 100) for step in range(start + 5, 21, 5)]
+    assert events(tmp_path / "tensorboard")["base/loss"] == [(s, s) for s in shown] + again
+
+
+# On the screen
+
+
+def screen(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> io.StringIO:
+    told = io.StringIO()
+    console = Console(file=told, force_terminal=terminal, width=110, color_system=None)
+    monkeypatch.setattr(show, "err", console)
+    return told
+
+
+@pytest.mark.parametrize(
+    ("looked", "said"),
+    [
+        ({"step": 5}, "5/20"),
+        ({"step": 5}, "1,234 img/s  loss 1.375  3:05 min left"),
+        ({"step": 5, "total": None}, "5/?"),
+        ({"step": 1500, "total": 18000}, "1,500/18,000"),
+        ({"step": 5, "speed": 3.25, "loss": 3.313}, "3.2 img/s  loss 3.313  3:05 min left"),
+        ({"step": 5, "speed": 10.4, "loss": 0.1}, "10 img/s  loss 0.100"),
+    ],
+)
+def test_the_bar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked: dict[str, Any], said: str
+) -> None:
+    told = screen(monkeypatch, terminal=True)
+    with Log(tmp_path, "base", 0, 20) as to:
+        look(to, **looked)
+        to._bar.refresh()
+    assert said in told.getvalue()
+    assert "base" in told.getvalue()
+
+
+def test_the_end_is_known_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = screen(monkeypatch, terminal=True)
+    with Log(tmp_path, "base", 0, None) as to:
+        look(to, 5, None)
+        to._bar.refresh()
+        assert "left" not in told.getvalue()
+        look(to, 10, 20)
+        to._bar.refresh()
+    assert "10/20" in told.getvalue()
+
+
+def test_lines_where_there_is_no_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = screen(monkeypatch, terminal=False)
+    with Log(tmp_path, "base", 0, 20) as to:
+        look(to, 5)
+        assert told.getvalue() == ""  # not for every look
+        monkeypatch.setattr(log, "LINE_SECONDS", -1)
+        look(to, 10)
+    assert told.getvalue() == "base 10/20  1,234 img/s  loss 1.375  3:05 min left\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1:00 min"),
+        (185, "3:05 min"),
+        (3599.6, "1:00 h"),
+        (7800, "2:10 h"),
+    ],
+)
+def test_durations(seconds: float, said: str) -> None:
+    assert duration(seconds) == said

@@ -1,0 +1,418 @@
+"""The loop: what it learns, where it stops, and that it goes on as if nothing had been."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from mini_fsod.errors import UserError
+from mini_fsod.train import log, loop
+from mini_fsod.train import state as states
+from mini_fsod.train.ema import warmed_decay
+from mini_fsod.train.loop import train
+from mini_fsod.train.schedule import rate_at
+from train import small
+from train.small import CPU, ITERATIONS, assert_same, run, stopped
+
+
+def naive(recipe: loop.Recipe) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The weights and their average by a plain loop over torch's ordinary parts."""
+    model, average = small.Small(), small.Small()
+    learning = [p for p in model.parameters() if p.requires_grad]
+    optimiser = torch.optim.SGD(
+        learning, momentum=recipe.momentum, weight_decay=recipe.weight_decay
+    )
+    batches = small.feed_of().batches(0)
+    total = recipe.iterations
+    assert total is not None
+    for n in range(total):
+        for group in optimiser.param_groups:
+            group["lr"] = rate_at(n, total, recipe.rate, recipe.warm_up, recipe.decay)
+        optimiser.zero_grad()
+        for part in next(batches):
+            sum(model.losses(*part).values()).backward()
+        if recipe.clip is not None:
+            nn.utils.clip_grad_norm_(learning, recipe.clip)
+        optimiser.step()
+        decay = warmed_decay(n, recipe.ema or 0.0)
+        for own, new in zip(
+            average.state_dict().values(), model.state_dict().values(), strict=True
+        ):
+            if own.is_floating_point():
+                own.copy_(decay * own + (1 - decay) * new)
+    return model.state_dict(), average.state_dict()
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"clip": 0.1}, {"momentum": 0.0, "warm_up": 0, "weight_decay": 0.1}]
+)
+def test_it_is_a_plain_loop(tmp_path: Path, changes: dict[str, Any]) -> None:
+    averaged, trained = run(tmp_path / "with", **changes)
+    learned, _ = run(tmp_path / "without", ema=None, **changes)
+    weights, average = naive(small.recipe_of(**changes))
+    assert trained.iterations == ITERATIONS
+    torch.testing.assert_close(learned.state_dict(), weights)
+    average["norm.num_batches_tracked"].zero_()  # counts: nothing to average
+    torch.testing.assert_close(averaged.state_dict(), average)
+    assert not torch.allclose(learned.last.weight, averaged.last.weight)
+    assert torch.equal(learned.frozen.weight, small.Small().frozen.weight)
+
+
+def test_clipping_changes_something(tmp_path: Path) -> None:
+    one, _ = run(tmp_path / "a", clip=0.1)
+    other, _ = run(tmp_path / "b")
+    assert not torch.allclose(one.last.weight, other.last.weight)
+
+
+def test_accumulation_is_the_whole_batch(tmp_path: Path) -> None:
+    """With losses that are means over equally many: here without norms, which see their part."""
+
+    def learned(accumulate: int) -> nn.Module:
+        model = nn.Linear(3, 2, dtype=torch.float64)
+        nn.init.constant_(model.weight, 0.1)
+        nn.init.constant_(model.bias, 0.2)
+
+        def losses(x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"loss": (model(x.double()) - y).square().mean()}
+
+        feed = small.feed_of(accumulate=accumulate)
+        recipe = small.recipe_of(accumulate=accumulate, clip=0.5)
+        return train(model, losses, feed, recipe, tmp_path / str(accumulate), "t", CPU)[0]
+
+    whole = learned(1)
+    torch.testing.assert_close(learned(2).state_dict(), whole.state_dict())
+    torch.testing.assert_close(learned(4).state_dict(), whole.state_dict())
+    one, two = (log.read(tmp_path / str(n) / log.FILE) for n in (1, 2))
+    assert [line["loss"] for line in one] == pytest.approx([line["loss"] for line in two])
+
+
+@pytest.mark.parametrize(("batch", "accumulate"), [(4, 3), (1, 2)])
+def test_parts_must_be_equal(tmp_path: Path, batch: int, accumulate: int) -> None:
+    with pytest.raises(UserError, match=f"batch of {batch} images cannot be cut into {accumulate}"):
+        run(tmp_path, batch=batch, accumulate=accumulate)
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_bf16_is_a_flag(tmp_path: Path, bf16: bool) -> None:
+    kinds = set()
+    model = small.Small()
+
+    def losses(x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        kinds.add(model.first(x).dtype)
+        return model.losses(x, y)
+
+    recipe = small.recipe_of(iterations=2, bf16=bf16)
+    train(model, losses, small.feed_of(), recipe, tmp_path, "t", CPU)
+    assert kinds == {torch.bfloat16 if bf16 else torch.float32}
+    assert model.first.weight.dtype == torch.float32
+
+
+def test_what_is_logged(tmp_path: Path) -> None:
+    """A line for every look, and for the end; means of the losses since the last one."""
+    every = []
+    model = small.Small()
+
+    def losses(x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        found = model.losses(x, y)
+        every.append(found["loss_right"].item())
+        return found
+
+    train(model, losses, small.feed_of(), small.recipe_of(), tmp_path, "t", CPU)
+    lines = log.read(tmp_path / log.FILE)
+    assert [line["step"] for line in lines] == [5, 10, 15, 20, 23]
+    spans = [(0, 5), (5, 10), (10, 15), (15, 20), (20, 23)]
+    for line, (a, b) in zip(lines, spans, strict=True):
+        assert line.keys() == {
+            *("step", "loss", "loss_left", "loss_right", "rate", "images_per_second", "seconds")
+        }
+        assert line["loss_right"] == pytest.approx(sum(every[a:b]) / (b - a))
+        assert line["loss"] == pytest.approx(line["loss_left"] + line["loss_right"])
+        assert line["rate"] == rate_at(b - 1, ITERATIONS, 0.05, 4, (2 / 3, 8 / 9))
+
+
+# Resume
+
+
+@pytest.mark.parametrize("ema", [None, 0.9])
+@pytest.mark.parametrize("clip", [None, 0.1])
+def test_a_stopped_run_ends_the_same(tmp_path: Path, ema: float | None, clip: float | None) -> None:
+    """States are written after 5, 10, 15, 20 and 23 iterations."""
+    whole, _ = run(tmp_path / "whole", ema=ema, clip=clip)
+    for iteration in (3, 5, 8, 13, 20, 22):
+        folder = tmp_path / str(iteration)
+        stopped(folder, iteration, ema=ema, clip=clip)
+        state = states.read(folder)
+        assert (0 if state is None else state["step"]) == iteration // 5 * 5
+        learned, trained = run(folder, ema=ema, clip=clip)
+        assert trained.iterations == ITERATIONS
+        assert_same(folder, tmp_path / "whole")
+        for a, b in zip(learned.state_dict().values(), whole.state_dict().values(), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_stopped_many_times(tmp_path: Path) -> None:
+    run(tmp_path / "whole")
+    for iteration in (1, 6, 7, 11, 12, 18, 22):
+        stopped(tmp_path / "often", iteration)
+    run(tmp_path / "often")
+    assert_same(tmp_path / "often", tmp_path / "whole")
+    lines = log.read(tmp_path / "often" / log.FILE)
+    assert [line["step"] for line in lines] == [5, 10, 15, 20, 23]
+
+
+def test_a_finished_run_is_only_read(tmp_path: Path) -> None:
+    whole, first = run(tmp_path)
+    again, second = run(tmp_path, small.stop_at(ITERATIONS))
+    torch.testing.assert_close(again.state_dict(), whole.state_dict(), rtol=0, atol=0)
+    assert second == first
+
+
+def test_how_often_states_are_written_changes_nothing(tmp_path: Path) -> None:
+    run(tmp_path / "often", save_seconds=0)
+    run(tmp_path / "once", save_seconds=1000)
+    stopped(tmp_path / "never", 20, save_seconds=1000)
+    assert_same(tmp_path / "often", tmp_path / "once")
+    assert states.read(tmp_path / "never") is None
+
+
+def test_another_feed_is_refused(tmp_path: Path) -> None:
+    stopped(tmp_path, 7)
+    model, feed = small.Small(), small.feed_of()
+    other = loop.Feed(feed.batches, feed.images, "other")
+    with pytest.raises(UserError, match="cannot go on where it stopped: its data, seed"):
+        train(model, model.losses, other, small.recipe_of(), tmp_path, "t", CPU)
+
+
+@pytest.mark.parametrize("ema", [0.9, None])
+def test_another_model_is_refused(tmp_path: Path, ema: float | None) -> None:
+    stopped(tmp_path, 7, ema=None)
+    model = small.Small()
+    if ema is None:
+        model.last.requires_grad_(False)
+    recipe = small.recipe_of(ema=ema)
+    with pytest.raises(UserError, match="its weights are not those of this model"):
+        train(model, model.losses, small.feed_of(), recipe, tmp_path, "t", CPU)
+
+
+# A budget in minutes
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], small.Hook]:
+    """Time that passes by iterations alone: a hook that lets each of them take so many seconds."""
+    told = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: told.now))
+
+    def ticking(seconds: float, end: int | None = None) -> small.Hook:
+        def hook(n: int) -> None:
+            if n == end:
+                raise small.StopError
+            told.now += seconds
+
+        return hook
+
+    return ticking
+
+
+def test_minutes_become_a_number(tmp_path: Path, clock: Callable[..., small.Hook]) -> None:
+    """Half a minute: settled after 5 s, at iteration 10 of 0.5 s each; 10 + 25 s * 2 are 60."""
+    budget = {"iterations": None, "minutes": 0.5}
+    _, trained = run(tmp_path / "whole", clock(0.5), **budget)
+    assert (trained.iterations, trained.seconds) == (60, 30.0)
+    assert trained.images_per_second == 60 * small.BATCH / 30
+    rates = {line["step"]: line["rate"] for line in log.read(tmp_path / "whole" / log.FILE)}
+    assert rates[40] == pytest.approx(0.05)  # two thirds of 60: the rate falls at iteration 40
+    assert rates[45] == pytest.approx(0.005)
+    assert rates[50] == pytest.approx(0.005)
+    assert rates[55] == pytest.approx(0.0005)  # eight ninths: at 53
+
+    # the number is kept, however fast it goes on
+    for iteration, seconds in ((12, 5.0), (37, 0.01), (58, 0.5)):
+        folder = tmp_path / str(iteration)
+        with pytest.raises(small.StopError):
+            run(folder, clock(0.5, iteration), **budget)
+        state = states.read(folder)
+        assert state is not None
+        assert state["total"] == 60
+        run(folder, clock(seconds), **budget)
+        assert_same(folder, tmp_path / "whole")
+
+
+def test_the_number_is_kept_at_once(tmp_path: Path, clock: Callable[..., small.Hook]) -> None:
+    """Not only when the next state is due."""
+    budget = {"iterations": None, "minutes": 0.5, "save_seconds": 1000}
+    with pytest.raises(small.StopError):
+        run(tmp_path, clock(0.5, 11), **budget)
+    state = states.read(tmp_path)
+    assert state is not None
+    assert (state["step"], state["total"]) == (10, 60)
+
+
+def test_stopped_before_the_number_is_known(
+    tmp_path: Path, clock: Callable[..., small.Hook]
+) -> None:
+    """The seconds already spent count: 5 iterations took 2.5 s, 5 more take 10 s; 17.5 s are left
+    for one in every 2 s.
+    """
+    budget = {"iterations": None, "minutes": 0.5}
+    with pytest.raises(small.StopError):
+        run(tmp_path, clock(0.5, 7), **budget)
+    _, trained = run(tmp_path, clock(2.0), **budget)
+    assert (trained.iterations, trained.seconds) == (18, 28.5)
+
+
+# Losses that are no numbers
+
+
+@pytest.mark.parametrize(
+    ("bad", "kept"),
+    [((7,), 5), ((5, 6), 5), ((9,), 5), ((10, 12), 10), ((22,), 20), ((3,), None)],
+)
+def test_a_loss_that_is_no_number(tmp_path: Path, bad: tuple[int, ...], kept: int | None) -> None:
+    with pytest.raises(UserError) as stop:
+        run(tmp_path / "bad", ruined=bad)
+    assert f"loss_left at iteration {bad[0]} (from 0)" in stop.value.what
+    assert f"pictures {', '.join(small.images_of(bad[0]))}." in stop.value.what
+    assert "the last good state is kept" in stop.value.fix
+    state = states.read(tmp_path / "bad")
+    assert (None if state is None else state["step"]) == kept
+    assert all(line["step"] <= (kept or 0) for line in log.read(tmp_path / "bad" / log.FILE))
+    run(tmp_path / "bad")
+    run(tmp_path / "good")
+    assert_same(tmp_path / "bad", tmp_path / "good")
+
+
+def test_after_a_resume_the_iteration_is_named_too(tmp_path: Path) -> None:
+    stopped(tmp_path, 12)
+    with pytest.raises(UserError, match="loss_left at iteration 13 "):
+        run(tmp_path, ruined=(13,))
+
+
+@pytest.mark.parametrize("bad", [9, 7, 22])
+def test_an_update_that_ruins_the_weights(tmp_path: Path, bad: int) -> None:
+    """A finite loss without a finite gradient. No state is written with such weights."""
+
+    def learned(folder: Path, root_at: int | None) -> None:
+        model = small.Small()
+        told = SimpleNamespace(n=0)
+
+        def losses(x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+            found = model.losses(x, y)
+            if told.n == root_at:
+                found["loss_left"] = (0 * found["loss_left"]).sqrt()
+            return found
+
+        def before(n: int) -> None:
+            told.n = n
+
+        train(model, losses, small.feed_of(before), small.recipe_of(), folder, "t", CPU)
+
+    where = f"update at iteration {bad} " if bad in (9, 22) else "loss_left at iteration 8 "
+    with pytest.raises(UserError, match=where):
+        learned(tmp_path / "bad", bad)
+    state = states.read(tmp_path / "bad")
+    assert state is not None
+    assert state["step"] == bad // 5 * 5
+    learned(tmp_path / "bad", None)
+    learned(tmp_path / "good", None)
+    assert_same(tmp_path / "bad", tmp_path / "good")
+
+
+# kill -9
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_before(folder: Path, iteration: int) -> None:
+    run(folder, lambda n: kill() if n == iteration else None)
+
+
+def die_writing(folder: Path, number: int, share: float) -> None:
+    """Killed when so much of the state of that number was written; 1: just after its renaming."""
+    writes = []
+
+    def write(path: Path, content: bytes) -> None:
+        writes.append(path)
+        if len(writes) == number and share < 1:
+            part = path.with_name(f".{path.name}.abc.part")
+            part.write_bytes(content[: int(share * len(content))])
+            kill()
+        write_bytes(path, content)
+        if len(writes) == number:
+            kill()
+
+    write_bytes, states.write_bytes = states.write_bytes, write
+    run(folder)
+
+
+def go_on_slowly(folder: Path) -> None:
+    run(folder, lambda n: time.sleep(0.01))
+
+
+def wait_for(process: Any, seconds: float = 60) -> int | None:
+    process.join(seconds)
+    if process.is_alive():
+        process.kill()
+        process.join()
+    code: int | None = process.exitcode
+    return code
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, by a process of its own."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    assert wait_for(small.start(go_on_slowly, folder)) == 0
+    return folder
+
+
+@pytest.mark.parametrize("iteration", [0, 4, 5, 14, 22])
+def test_killed_before_an_iteration(tmp_path: Path, unbroken: Path, iteration: int) -> None:
+    assert wait_for(small.start(die_before, tmp_path, iteration)) == -signal.SIGKILL
+    run(tmp_path)
+    assert_same(tmp_path, unbroken)
+    assert [line["step"] for line in log.read(tmp_path / log.FILE)] == [5, 10, 15, 20, 23]
+
+
+@pytest.mark.parametrize(
+    ("number", "share"), [(1, 0.5), (1, 1), (3, 0), (3, 0.9), (5, 0.5), (5, 1)]
+)
+def test_killed_while_a_state_is_written(
+    tmp_path: Path, unbroken: Path, number: int, share: float
+) -> None:
+    assert wait_for(small.start(die_writing, tmp_path, number, share)) == -signal.SIGKILL
+    assert len(list(tmp_path.glob("*.part"))) == (share < 1)
+    run(tmp_path)
+    assert_same(tmp_path, unbroken)
+    assert not list(tmp_path.glob("*.part"))
+    assert [line["step"] for line in log.read(tmp_path / log.FILE)] == [5, 10, 15, 20, 23]
+
+
+def test_killed_again_and_again(tmp_path: Path, unbroken: Path) -> None:
+    """At moments nobody chose, until one start is left to end."""
+    draw = random.Random(0)
+    kills = 0
+    for longest in range(1, 60):
+        process = small.start(go_on_slowly, tmp_path)
+        process.join(draw.uniform(0, 0.05 * longest))
+        if not process.is_alive():
+            break
+        process.kill()
+        process.join()
+        kills += 1
+    assert process.exitcode == 0
+    assert kills > 1
+    assert_same(tmp_path, unbroken)
+    assert [line["step"] for line in log.read(tmp_path / log.FILE)] == [5, 10, 15, 20, 23]

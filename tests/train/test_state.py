@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from mini_fsod.errors import UserError
+from mini_fsod.train import state as states
+from mini_fsod.train.ema import Average
+from mini_fsod.train.step import make_optimiser
+from train.small import CPU, Small
+
+
+def begun(steps: int, layout: torch.memory_format = torch.contiguous_format):
+    """A model, its optimiser and its average after some steps."""
+    model = Small()
+    model.add_module("conv", torch.nn.Conv2d(2, 3, 3).to(memory_format=layout))
+    optimiser, average = make_optimiser(model, CPU, 0.9, 0.0), Average(model, CPU)
+    optimiser.param_groups[0]["lr"].fill_(0.1)
+    for n in range(steps):
+        optimiser.zero_grad()
+        x = torch.full((2, 3), float(n)) + torch.eye(3)[:2]
+        losses = model.losses(x, x[:, :2])
+        (sum(losses.values()) + model.conv(torch.ones(1, 2, 4, 4)).square().sum()).backward()
+        optimiser.step()
+        average.decay.fill_(0.5)
+        average.update()
+    return model, optimiser, average
+
+
+def test_what_a_state_holds() -> None:
+    """What learns and what moves; not what is frozen. Copies: training goes on meanwhile."""
+    model, optimiser, average = begun(2)
+    state = states.gather(model, optimiser, average)
+    learning = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert learning > {"first.weight", "norm.weight"}
+    assert learning.isdisjoint({"frozen.weight", "frozen.bias"})
+    moving = {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+    assert state["weights"].keys() == state["averaged"].keys() == learning | moving
+    assert state["momentum"].keys() == learning
+    before = state["weights"]["first.weight"].clone()
+    with torch.no_grad():
+        model.first.weight.add_(1)
+    assert torch.equal(state["weights"]["first.weight"], before)
+
+
+def test_before_the_first_step_there_is_no_momentum() -> None:
+    model, optimiser, _ = begun(0)
+    state = states.gather(model, optimiser, None)
+    assert state["momentum"] == {}
+    assert state["averaged"] is None
+    states.restore(state, *begun(0)[:2], None)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_there_and_back(tmp_path: Path, layout: torch.memory_format) -> None:
+    """Through a file that torch reads without trust, into the layout that the weights have."""
+    state = states.gather(*begun(3, layout))
+    with states.Writer(tmp_path) as writer:
+        writer.write(state | {"step": 3, "identity": "x"})
+    read = states.read(tmp_path)
+    assert read is not None
+    assert (read["step"], read["identity"]) == (3, "x")
+    model, optimiser, average = begun(1, layout)
+    states.restore(read, model, optimiser, average)
+    again = states.gather(model, optimiser, average)
+    for key in ("weights", "momentum", "averaged"):
+        assert again[key].keys() == state[key].keys()
+        for name, value in state[key].items():
+            assert torch.equal(again[key][name], value)
+    kept = optimiser.state[model.conv.weight]["momentum_buffer"]
+    assert kept.is_contiguous(memory_format=layout)
+    assert kept.stride() == model.conv.weight.stride()
+
+
+def test_another_shape_is_refused() -> None:
+    state = states.gather(*begun(1))
+    model, optimiser, average = begun(0)
+    model.last = torch.nn.Linear(8, 3)
+    with pytest.raises(ValueError, match="not those of this model"):
+        states.restore(state, model, optimiser, average)
+
+
+def test_nothing_to_read(tmp_path: Path) -> None:
+    assert states.read(tmp_path) is None
+    assert states.read(tmp_path / "absent") is None
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.999])
+def test_a_damaged_file(tmp_path: Path, share: float) -> None:
+    with states.Writer(tmp_path) as writer:
+        writer.write(states.gather(*begun(1)))
+    path = tmp_path / states.FILE
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(
+        UserError, match=r"progress\.pt: the state of the run cannot be read"
+    ) as told:
+        states.read(tmp_path)
+    assert told.value.fix == "Delete the file to begin the stage again."
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"\x80\x02}q\x00.", b"PK\x03\x04" + b"x" * 50])
+def test_a_file_that_is_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / states.FILE).write_bytes(content)
+    with pytest.raises(UserError, match="cannot be read"):
+        states.read(tmp_path)
+
+
+def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
+    """And nothing else."""
+    with states.Writer(tmp_path) as writer:
+        writer.write({"step": 5})
+    left = tmp_path / f".{states.FILE}.k2j3.part"
+    left.write_bytes(b"half")
+    other = tmp_path / ".checkpoint.safetensors.k2j3.part"
+    other.write_bytes(b"half")
+    assert states.read(tmp_path) == {"step": 5}
+    with states.Writer(tmp_path):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == [other.name, states.FILE]
+
+
+def test_states_follow_one_another(tmp_path: Path) -> None:
+    with states.Writer(tmp_path) as writer:
+        for step in range(20):
+            writer.write({"step": step})
+    assert states.read(tmp_path) == {"step": 19}
+    assert [path.name for path in tmp_path.iterdir()] == [states.FILE]
+
+
+def test_a_state_that_cannot_be_written(tmp_path: Path) -> None:
+    """It is told by the next write, or at the end; the state before stays."""
+    with states.Writer(tmp_path) as writer:
+        writer.write({"step": 1})
+    place = tmp_path / states.FILE
+    place.rename(tmp_path / "kept")
+    place.mkdir()
+    with (
+        pytest.raises(UserError, match=r"progress\.pt: cannot be written"),
+        states.Writer(tmp_path) as writer,
+    ):
+        writer.write({"step": 2})

@@ -47,7 +47,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.backends.cudnn.benchmark = True
     data = read(options.devkit, "trainval")
     pictures = cached_pictures(data, options.cache, SHORT, LONG)
     held = Resident(pictures, Targets.of(data.boxes, len(data)), device)

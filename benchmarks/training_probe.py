@@ -52,7 +52,6 @@ def main() -> None:
     parser.add_argument("--ema", type=float)
     parser.add_argument("--test", type=int, nargs="+", default=[320], help="short sides at test")
     parser.add_argument("--canvases", type=int, default=6)
-    parser.add_argument("--tries", type=int, default=10, help="kernels cudnn tries a convolution")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "mini")
     parser.add_argument("--images", type=int, help="only so many training images")
@@ -60,8 +59,6 @@ def main() -> None:
     options = parser.parse_args()
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.benchmark_limit = options.tries
     labels = SPLITS[options.split]
     data = read(options.devkit)
     start = time.perf_counter()

@@ -66,12 +66,12 @@ def split_by_name(name: str, classes: Sequence[str]) -> LabelMap:
     if strange:
         raise UserError(
             f'The data has classes that split "{name}" does not know: {", ".join(strange[:10])}.',
-            "Name the novel classes with --novel instead.",
+            "Name the novel classes instead: --novel, in a configuration data.novel.",
         )
     if not set(labels.novel) & set(classes):
         raise UserError(
             f'None of the novel classes of "{name}" is in the data: {", ".join(labels.novel)}.',
-            "Take another split, or name the novel classes with --novel.",
+            "Take another split, or name them yourself: --novel, in a configuration data.novel.",
         )
     return labels
 

@@ -30,8 +30,7 @@ def run_into(
 ) -> dict[str, Any]:
     from mini_fsod.runs.stages import run as run_stages
 
-    words = [Path(sys.argv[0]).name, *sys.argv[1:]]
-    return run_stages(config, out, first, last, shlex.join(words))
+    return run_stages(config, out, first, last, shlex.join(["mini", *sys.argv[1:]]))
 
 
 def stage_table(results: dict[str, Any]) -> Table:

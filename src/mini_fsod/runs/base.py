@@ -3,141 +3,178 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from mini_fsod import checkpoint
 from mini_fsod.config import Config
 from mini_fsod.detector.model import Detector, build
-from mini_fsod.detector.settings import CAFFE, IMAGENET, RoISettings, RPNSettings, TestSettings
+from mini_fsod.detector.settings import (
+    CAFFE,
+    IMAGENET,
+    DetectorSettings,
+    RoISettings,
+    RPNSettings,
+)
 from mini_fsod.errors import UserError
 from mini_fsod.feed.batches import Schedule
-from mini_fsod.files import write_json
+from mini_fsod.files import is_file, write_json
 from mini_fsod.labels import LabelMap
 from mini_fsod.runs import folder
-from mini_fsod.runs.material import require_boxes
-from mini_fsod.runs.run import Run, recipe_of
+from mini_fsod.runs.material import inputs_from
+from mini_fsod.runs.run import Run
 from mini_fsod.train.distributed import wait_for_all
-from mini_fsod.train.loop import train
 from mini_fsod.train.step import losses_of
-
-KERNELS_TRIED = 4  # by cudnn for each convolution of each canvas, in training
 
 
 def base(run: Run) -> None:
     """The base detector: trained on the base set D^b, or given."""
-    config, own = run.config, run.config.base
-    if own.checkpoint is not None:
-        _take_base(run, own.checkpoint)
-        return
     begun = time.perf_counter()
-    torch.manual_seed(config.seed)
+    config, own, views = run.config, run.config.base, run.config.views
+    if own.checkpoint is not None:
+        _take(run, begun)
+        return
     labels = LabelMap(run.material.labels.base, ())
+    torch.manual_seed(config.seed)
     detector = onto(new_detector(config, len(labels.classes)), run.device)
     data = run.material.base
-    require_boxes(data, "of a base class to train on")
-    _, sizes = run.material.batches(data)
-    views = config.views
+    batches, sizes = run.material.batches(data)
     zoom = None if views.zoom is None else (views.zoom[0], views.zoom[1])
     schedule = Schedule(
         sizes, own.batch, views.short, views.long, config.seed, flip=views.flip, zoom=zoom
     )
-    feed = run.material.feed(data, schedule, run.team, own.accumulate)
-    recipe = recipe_of(own, run.bf16(own))
-    torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.benchmark_limit = KERNELS_TRIED
-    try:
-        learned, trained = train(
-            detector,
-            losses_of(detector),
-            feed,
-            recipe,
-            run.out / "base",
-            "base",
-            run.device,
-            run.team,
-        )
-    finally:
-        torch.backends.cudnn.benchmark = False
-    run.finish("base", learned, labels, trained, begun, recipe.bf16)
+    inputs = inputs_from(batches, run.device)
+    feed = run.material.feed(data, schedule, inputs, run.team, own.accumulate)
+    run.train(
+        "base", detector, labels, losses_of(detector), feed, own, config.detector.weights, begun
+    )
 
 
-def _take_base(run: Run, given: Path) -> None:
+def _take(run: Run, begun: float) -> None:
     """A base detector from elsewhere: its figures come along, or are measured here."""
-    begun = time.perf_counter()
-    path = base_of(given)
-    saved = checkpoint.load(path, run.config.detector.weights)
-    labels = _base_labels(run, path, saved.labels)
-    place = run.out / "base"
+    path, saved = load_base(run)
     if run.team.leads:
         digest = folder.digest(path)
-        beside = folder.metrics(path.parent) if folder.is_finished(path.parent) else {}
-        if beside.get("checkpoint_sha256", digest) != digest or "bAP50" not in beside:
-            beside = run.material.score(
-                onto(saved.detector, run.device), labels, run.bf16(run.config.base)
-            )
-            beside |= {"seconds": time.perf_counter() - begun, "images_per_second": None}
-        place.mkdir(parents=True, exist_ok=True)
-        write_json(place / folder.METRICS, beside | {"checkpoint": str(path)})
+        figures = _figures_beside(path, digest)
+        test = run.material.test
+        same = figures.get("metric") == run.config.data.metric
+        same &= figures.get("images") == (0 if test is None else len(test))
+        same &= saved.detector.settings == checkpoint.read_header(path).settings
+        if not same:
+            bf16 = run.bf16(run.config.base)
+            figures = run.material.score(onto(saved.detector, run.device), saved.labels, bf16)
+            figures |= {"seconds": time.perf_counter() - begun, "images_per_second": None}
+        figures |= {"checkpoint": str(path), "checkpoint_sha256": digest}
+        write_json(run.out / "base" / folder.METRICS, figures)
     wait_for_all(run.team)
 
 
-def load_base(run: Run) -> Detector:
-    """The base detector of a run, on its device."""
-    path = base_of(run.config.base.checkpoint or run.out / "base" / folder.CHECKPOINT)
-    saved = checkpoint.load(path, run.config.detector.weights)
-    _base_labels(run, path, saved.labels)
-    return onto(saved.detector, run.device)
+def _figures_beside(path: Path, digest: str) -> dict[str, Any]:
+    """The figures that lie beside a checkpoint, if they are figures, and its own."""
+    try:
+        figures = folder.metrics(path.parent) or {}
+    except UserError:
+        return {}
+    return figures if figures.get("checkpoint_sha256") == digest else {}
+
+
+def load_base(run: Run) -> tuple[Path, checkpoint.Saved]:
+    """The base detector of a run, its own or the given one, and its file."""
+    config, given = run.config, run.config.base.checkpoint
+    path = base_of(given) if given else run.out / "base" / folder.CHECKPOINT
+    if not is_file(path):
+        raise UserError(f"{path}: the base detector is not there.", "Repeat with --from base.")
+    saved = checkpoint.load(path, config.detector.weights)
+    wanted = run.material.labels.base
+    if saved.labels.classes != wanted:
+        raise UserError(
+            f"{path}: its classes are not the base classes of this run: "
+            f"{', '.join(saved.labels.classes)} instead of {', '.join(wanted)}.",
+            "Take a base detector of the same split, or train one.",
+        )
+    _refuse_other_build(path, saved.detector.settings, config)
+    saved.detector.settings = configured(saved.detector.settings, config)
+    return path, saved
 
 
 def base_of(given: Path) -> Path:
     """The base checkpoint that a file, a run or a stage's folder stands for."""
-    inside = given / "base" / folder.CHECKPOINT
-    return inside if inside.is_file() else checkpoint.find(given)
+    for path in (given, given / "base" / folder.CHECKPOINT, given / folder.CHECKPOINT):
+        if is_file(path):
+            return path
+    raise UserError(
+        f"{given}: there is no base detector.",
+        "Give a checkpoint, or the folder of a run that has trained its base.",
+    )
 
 
-def _base_labels(run: Run, path: Path, known: LabelMap) -> LabelMap:
-    wanted = run.material.labels.base
-    if known.classes != wanted:
+def _refuse_other_build(path: Path, settings: DetectorSettings, config: Config) -> None:
+    """Else `config.yaml` would say what is not true."""
+    own, body = config.detector, settings.backbone
+    pairs = {
+        "backbone": (body.name, own.backbone),
+        "norm": (body.norm, own.norm),
+        "stride_in_1x1": (body.stride_in_1x1, own.stride_in_1x1),
+        "anchors": (
+            [size for sizes in settings.rpn.anchor_sizes for size in sizes],
+            [*own.anchors],
+        ),
+        "channels": (settings.channels, own.channels),
+        "width": (settings.roi.width, own.width),
+    }
+    wrong = [
+        f"detector.{key} is {there} there and {here} here"
+        for key, (there, here) in pairs.items()
+        if there != here
+    ]
+    if wrong:
         raise UserError(
-            f"{path}: its classes are not the base classes of this run: {', '.join(known.classes)} "
-            f"instead of {', '.join(wanted)}.",
-            "Take a base detector of the same split, or train one.",
+            f"{path}: not a detector of this configuration: {'; '.join(wrong)}.",
+            "Set the keys as they were when it was trained, or take another.",
         )
-    return known
 
 
 def new_detector(config: Config, classes: int) -> Detector:
-    own, views = config.detector, config.views
-    normalisation = {"auto": None, "imagenet": IMAGENET, "caffe": CAFFE}[own.normalisation]
-    is_file = own.weights is not None and Path(own.weights).is_file()
-    return build(
+    own = config.detector
+    detector = build(
         classes,
         own.backbone,
-        Path(own.weights or "") if is_file else own.weights,
+        own.weights,
         norm=own.norm,
         stride_in_1x1=own.stride_in_1x1,
         frozen_stages=own.frozen_stages,
-        normalisation=normalisation,
+        normalisation={"auto": None, "imagenet": IMAGENET, "caffe": CAFFE}[own.normalisation],
         channels=own.channels,
-        rpn=RPNSettings(
-            anchor_sizes=tuple((size,) for size in own.anchors),
-            before_nms_train=own.rpn_before,
-            before_nms_test=min(own.rpn_before, RPNSettings().before_nms_test),
-            after_nms_train=own.rpn_after,
-            after_nms_test=own.rpn_after,
-            samples=own.rpn_samples,
-        ),
-        roi=RoISettings(width=own.width, samples=own.roi_samples),
-        test=TestSettings(
-            score_cut=own.score_cut,
-            nms=own.nms,
-            detections=own.detections,
-            min_size=views.test,
-            max_size=views.long,
-        ),
+        rpn=RPNSettings(anchor_sizes=tuple((size,) for size in own.anchors)),
+        roi=RoISettings(width=own.width),
     )
+    detector.settings = configured(detector.settings, config)
+    return detector
+
+
+def configured(settings: DetectorSettings, config: Config) -> DetectorSettings:
+    """How a detector is sampled and tested is the configuration's; what it is stays."""
+    own = config.detector
+    rpn = replace(
+        settings.rpn,
+        before_nms_train=own.rpn_before,
+        before_nms_test=min(own.rpn_before, RPNSettings().before_nms_test),
+        after_nms_train=own.rpn_after,
+        after_nms_test=own.rpn_after,
+        samples=own.rpn_samples,
+    )
+    test = replace(
+        settings.test,
+        score_cut=own.score_cut,
+        nms=own.nms,
+        detections=own.detections,
+        min_size=config.views.test,
+        max_size=config.views.long,
+    )
+    return replace(settings, rpn=rpn, roi=replace(settings.roi, samples=own.roi_samples), test=test)
 
 
 def onto(detector: Detector, device: torch.device) -> Detector:

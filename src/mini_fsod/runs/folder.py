@@ -11,53 +11,68 @@ import json
 import platform
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mini_fsod import checkpoint
 from mini_fsod.config import STAGES, Config, from_file, parts
 from mini_fsod.errors import UserError
-from mini_fsod.files import write_bytes, write_json
+from mini_fsod.files import is_file, is_folder, write_bytes, write_json
+from mini_fsod.train import state
 
 CONFIG, METRICS, RESULTS = "config.yaml", "metrics.json", "results.json"
-CHECKPOINT = "checkpoint.safetensors"
+CHECKPOINT, PROGRESS = checkpoint.NAME, state.FILE
 
 
-def prepare(out: Path, config: Config, first: str | None, wanted: tuple[str, ...]) -> None:
-    """Make the folder ready for these stages, or say why it cannot be.
-
-    Stages from `first` on are cleared away. What is left, begun or finished, must be what this
-    configuration would give.
-    """
-    if first is not None:
-        for stage in STAGES[: STAGES.index(first)]:
-            if stage in wanted and not is_finished(out / stage):
-                raise UserError(
-                    f"{out}: {first} cannot be repeated, since {stage} is not finished.",
-                    f"Leave --from out, or take --from {stage}.",
-                )
-    kept = STAGES if first is None else STAGES[: STAGES.index(first)]
-    stale = [stage for stage in kept if (out / stage).exists() and _changed(out, config, stage)]
-    if stale:
-        keys = ", ".join(_changed(out, config, stale[-1]))
+def to_do(out: Path, first: str | None, wanted: Sequence[str]) -> list[str]:
+    """The stages of `wanted` that are left, or are to be repeated from `first` on."""
+    again = () if first is None else STAGES[STAGES.index(first) :]
+    todo = [stage for stage in wanted if stage in again or metrics(out / stage) is None]
+    gap = [stage for stage in todo if again and stage not in again]
+    if gap:
         raise UserError(
-            f"{out}: the configuration is not the one of {', '.join(stale)}, which "
+            f"{out}: {first} cannot be repeated, since {gap[0]} is not finished.",
+            f"Leave --from out, or take --from {gap[0]}.",
+        )
+    return todo
+
+
+def refuse_stale(out: Path, config: Config, first: str | None) -> None:
+    """What is there and stays there, begun or finished, must be what the configuration gives."""
+    if is_file(out):
+        raise UserError(f"{out}: is no folder.", "Choose another place for --out.")
+    kept = STAGES if first is None else STAGES[: STAGES.index(first)]
+    begun = [stage for stage in kept if _has_begun(out / stage)]
+    if begun and not is_file(out / CONFIG):
+        raise UserError(
+            f"{out}: no {CONFIG} says how {', '.join(begun)} came about.",
+            f"Repeat with --from {begun[0]}, or choose another folder with --out.",
+        )
+    changed = {stage: _changed(out, config, stage) for stage in begun}
+    stale = [stage for stage in begun if changed[stage]]
+    if stale:
+        keys = ", ".join(changed[stale[-1]])
+        raise UserError(
+            f"{out}: the configuration is not the one of {' and '.join(stale)}, which "
             f"{'was' if len(stale) == 1 else 'were'} run here: {keys} changed.",
             f"Repeat with --from {stale[0]}, or choose another folder with --out.",
         )
-    if first is not None:
-        (out / RESULTS).unlink(missing_ok=True)
-        for stage in STAGES[STAGES.index(first) :]:
-            shutil.rmtree(out / stage, ignore_errors=True)
-    out.mkdir(parents=True, exist_ok=True)
-    write_bytes(out / CONFIG, config.to_yaml().encode())
+
+
+def _has_begun(stage: Path) -> bool:
+    return any(is_file(stage / name) for name in (METRICS, CHECKPOINT, PROGRESS))
 
 
 def _changed(out: Path, config: Config, stage: str) -> list[str]:
     """The keys in which the folder's configuration differs, as far as the stage depends on them."""
-    if not (out / CONFIG).exists():
-        return []
     before, now = _flat(parts(from_file(out / CONFIG), stage)), _flat(parts(config, stage))
-    return sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
+    changed = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
+    base = metrics(out / "base") or {}
+    given, content = Path(base.get("checkpoint", "")), base.get("checkpoint_sha256")
+    if content and is_file(given) and digest(given) != content:
+        changed.append(f"the content of {given}")
+    return changed
 
 
 def _flat(table: dict[str, Any]) -> dict[str, Any]:
@@ -70,26 +85,54 @@ def _flat(table: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def is_finished(stage: Path) -> bool:
-    return (stage / METRICS).is_file()
-
-
-def metrics(stage: Path) -> dict[str, Any]:
+def prepare(out: Path, config: Config, first: str | None) -> None:
+    """Make the folder ready: stages from `first` on are cleared, and what kills left behind."""
+    again = () if first is None else STAGES[STAGES.index(first) :]
     try:
-        found: dict[str, Any] = json.loads((stage / METRICS).read_text())
+        if again:
+            (out / RESULTS).unlink(missing_ok=True)
+        for stage in reversed(STAGES):
+            place = out / stage
+            if is_folder(place) and (stage in again or not _has_begun(place)):
+                # first, so that a kill in between leaves no stage that looks finished
+                (place / METRICS).unlink(missing_ok=True)
+                shutil.rmtree(place)
+            if is_file(place / METRICS):
+                (place / PROGRESS).unlink(missing_ok=True)
+        for place in (out, *(out / stage for stage in STAGES)):
+            for torn in place.glob(".*.part"):
+                torn.unlink()
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or out}: cannot be cleared away ({error.strerror}).",
+            "Choose another folder with --out.",
+        ) from None
+    write_bytes(out / CONFIG, config.to_yaml().encode())
+
+
+def metrics(stage: Path) -> dict[str, Any] | None:
+    """The figures of a finished stage; None where it is not finished."""
+    path = stage / METRICS
+    if not is_file(path):
+        return None
+    try:
+        found = json.loads(path.read_bytes())
+        if not isinstance(found, dict) or "seconds" not in found:
+            raise ValueError("not the figures of a stage")
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{stage / METRICS}: cannot be read: {error}.", "Repeat the stage with --from."
-        ) from error
+            f"{path}: cannot be read ({error}).", f"Repeat the stage with --from {stage.name}."
+        ) from None
     return found
 
 
 def write_results(out: Path, config: Config, command: str, device: str) -> dict[str, Any]:
     """`results.json`: the figures of all finished stages, and what they were made with."""
+    found = {stage: metrics(out / stage) for stage in STAGES}
     results = {
-        "stages": {s: metrics(out / s) for s in STAGES if is_finished(out / s)},
+        "stages": {stage: figures for stage, figures in found.items() if figures is not None},
         "seed": config.seed,
-        "shots": {"k": config.shots.k, "seed": config.shots.seed},
+        "shots": config.shots.model_dump(mode="json"),
         "versions": versions(),
         "device": device,
         "command": command,
@@ -97,6 +140,16 @@ def write_results(out: Path, config: Config, command: str, device: str) -> dict[
     }
     write_json(out / RESULTS, results)
     return results
+
+
+def results(out: Path) -> dict[str, Any] | None:
+    """The content of `results.json`, if it tells of every finished stage."""
+    try:
+        found: dict[str, Any] = json.loads((out / RESULTS).read_bytes())
+        whole = all(found["stages"].get(s) == metrics(out / s) for s in STAGES)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return found if whole else None
 
 
 def versions() -> dict[str, str]:
@@ -117,16 +170,17 @@ def versions() -> dict[str, str]:
 
 def commit() -> str | None:
     """The commit of the checkout that this code lies in, with a + where it was changed since."""
-    here = Path(__file__).parent
+    package = Path(__file__).parents[1]
 
     def git(*words: str) -> str:
-        command = ["git", "-C", str(here), *words]
+        command = ["git", "-C", str(package), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        return git("rev-parse", "--short=10", "HEAD") + (
-            "+" if git("status", "-s", here.parent.as_posix()) else ""
-        )
+        # an installed package may lie in a checkout of something else
+        git("ls-files", "--error-unmatch", __file__)
+        changed = git("status", "--short", ".")
+        return git("rev-parse", "--short=10", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
@@ -10,15 +11,17 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from mini_fsod import show
 from mini_fsod.config import Config
-from mini_fsod.data.dataset import NO_BOXES, Dataset
+from mini_fsod.data.dataset import NO_BOXES, Bools, Dataset, Ints
+from mini_fsod.data.home import is_sample
 from mini_fsod.data.kshot import balanced_set, draw, training_part
 from mini_fsod.data.official import choose, lists_from_file, voc_lists
 from mini_fsod.data.read import read
-from mini_fsod.data.split import arranged, base_set
+from mini_fsod.data.split import arranged, base_set, is_of
 from mini_fsod.detector.matching import draw_number
 from mini_fsod.detector.model import Detector
 from mini_fsod.errors import UserError
@@ -27,13 +30,14 @@ from mini_fsod.feed.batches import Plan, Schedule, each_once, reduced
 from mini_fsod.feed.cache import Pictures, cached_pictures, own_sizes
 from mini_fsod.feed.resident import Batch, Resident, Targets
 from mini_fsod.feed.stream import Stream
-from mini_fsod.labels import LabelMap, label_map
+from mini_fsod.labels import LabelMap, split_by_name, split_by_novel
 from mini_fsod.train.detect import detect_all
 from mini_fsod.train.distributed import Team
 from mini_fsod.train.loop import Feed
 from mini_fsod.train.step import Inputs, inputs_of
 
 Batches = Callable[[Iterable[Plan]], Iterator[Batch]]
+InputsOf = Callable[[Iterable[Plan]], Iterator[Inputs]]
 
 HELD_SHARE = 0.6  # of the device's free memory that pictures may take
 AT_TEST = {"cuda": 32}  # images a batch
@@ -44,9 +48,23 @@ class Material:
     """Data sets, pictures and figures of one run."""
 
     def __init__(self, config: Config, device: torch.device) -> None:
-        config.ready()
         self._config = config
         self._device = device
+
+    def check(self, stages: Sequence[str]) -> None:
+        """Say what the data lacks for these stages now, not after hours of the first one."""
+        trains = "base" in stages and self._config.base.checkpoint is None
+        if trains and not is_target(self.base).any():
+            raise UserError(
+                "There is not a single box of a base class to train on.",
+                f"`mini check {self._config.data.root}` counts them; see data.train, data.novel.",
+            )
+        if "transfer" in stages:
+            _ = self.shots  # too few boxes are told where they are drawn
+        if stages and self.test is None:
+            show.note("the data has no image set for tests (data.test): nothing will be scored")
+
+    # Data sets
 
     @cached_property
     def data(self) -> Dataset:
@@ -58,14 +76,28 @@ class Material:
 
     @cached_property
     def labels(self) -> LabelMap:
-        own = self._config.data
-        return label_map(self.data.classes, own.split, ",".join(own.novel) or None)
+        own, there = self._config.data, self.data.classes
+        named = split_by_name(own.split, there) if own.split else split_by_novel(own.novel, there)
+        return _without_empty(named, self.data)
+
+    @cached_property
+    def test(self) -> Dataset | None:
+        """The images to score on; None where the data has no part for it."""
+        name = self._config.data.test or testing_part(self.data)
+        return None if name is None else self.data.subset(name)
 
     @cached_property
     def train(self) -> Dataset:
         """The images to train on, with all of their boxes."""
-        name = self._config.data.train or training_part(self.data)
-        return self.data if name is None else self.data.subset(name)
+        wish = self._config.data.train
+        name = wish or training_part(self.data)
+        data = self.data if name is None else self.data.subset(name)
+        tested = set() if self.test is None else {*self.test.files}
+        both = np.array([file in tested for file in data.files], dtype=np.bool_)
+        if wish and both.any():
+            images = show.count(int(both.sum()), "image")
+            show.note(f"{wish} shares {images} with the test set: figures will flatter")
+        return data.select(np.flatnonzero(~both)) if both.any() and not wish else data
 
     @cached_property
     def base(self) -> Dataset:
@@ -73,32 +105,21 @@ class Material:
         return arranged(base_set(self.train, self.labels), LabelMap(self.labels.base, ()))
 
     @cached_property
-    def test(self) -> Dataset | None:
-        """The images to score on; None where the data has no part for it."""
-        name = self._config.data.test or testing_part(self.data)
-        if name is None:
-            show.note("the data has no image set for tests (data.test): nothing will be scored")
-        return None if name is None else self.data.subset(name)
-
-    @cached_property
     def shots(self) -> Dataset:
         """The balanced K-shot set, its classes in the order of the label map."""
         own = self._config.shots
         if own.file is not None:
-            return arranged(read(own.file, root=self.data.root), self.labels)
-        data, lists = self.train, None
-        if own.official is not None:
+            return _sample(own.file, self.data.root, self.labels)
+        if own.official is None:
+            data = self.train if own.subset is None else self.data.subset(own.subset)
+            chosen = draw(data, self.labels, own.k, own.seed)
+        else:
             lists, whole = (
                 (voc_lists(own.seed), False)
                 if own.official == "voc"
                 else lists_from_file(Path(own.official), own.seed)
             )
-            data = self.data if whole else data
-        elif own.subset is not None:
-            data = self.data.subset(own.subset)
-        if lists is None:
-            chosen = draw(data, self.labels, own.k, own.seed)
-        else:
+            data = self.data if whole else self.train
             chosen = choose(data, self.labels, lists, own.k, own.seed)
         for line in chosen.notes:
             show.note(line)
@@ -132,17 +153,12 @@ class Material:
             show.note("the pictures do not fit into the GPU's memory: they are decoded on the way")
         return streams
 
-    def batches(self, data: Dataset) -> tuple[Batches, Any]:
-        """The way from plans to batches of a data set, and the pictures' sizes (I, 2).
-
-        Crowds, regions to ignore and boxes without area are no targets.
-        """
-        keep = data.boxes.sound & ~(data.boxes.crowd | data.boxes.ignore)
-        targets = Targets.of(data.boxes, len(data), keep)
+    def batches(self, data: Dataset) -> tuple[Batches, Ints]:
+        """The way from plans to batches of a data set, and the pictures' sizes (I, 2)."""
+        targets = Targets.of(data.boxes, len(data), is_target(data))
         if self._streams:
             own = own_sizes(data)
-            stream = Stream(data, own, targets, self._device, *self._kept)
-            return stream.batches, own
+            return Stream(data, own, targets, self._device, *self._kept).batches, own
         # shots of a file may lie elsewhere
         ours = data.root == self.data.root and set(data.files) <= set(self.data.files)
         everything = self.data if ours else data
@@ -150,42 +166,45 @@ class Material:
         pictures = pictures.take(data.files)
         return held.sharing(pictures, targets).batches, pictures.own
 
-    def feed(self, data: Dataset, schedule: Schedule, team: Team, accumulate: int) -> Feed:
+    def feed(
+        self, data: Dataset, schedule: Schedule, inputs: InputsOf, team: Team, accumulate: int
+    ) -> Feed:
         """Training batches of a data set, for the loop."""
-        batches, _ = self.batches(data)
         parts = team.world * accumulate
 
-        def inputs(start: int) -> Generator[Sequence[Inputs]]:
+        def batches(start: int) -> Generator[Sequence[Inputs]]:
             plans = (
                 schedule.plan(n).part(team.rank * accumulate + i, parts)
                 for n in count(start)
                 for i in range(accumulate)
             )
-            source = (self._inputs(batch) for batch in batches(plans))
+            source = inputs(plans)
             while part := tuple(islice(source, accumulate)):
                 yield part
 
-        return Feed(inputs, names_in(data, schedule), schedule.state(0)["schedule"])
+        def names(n: int) -> list[str]:
+            return [data.files[i] for i in schedule.plan(n).images.tolist()]
 
-    def _inputs(self, batch: Batch) -> Inputs:
-        number = draw_number(batch.plan.step, batch.plan.first)
-        draw = torch.full((), number, dtype=torch.int64, device=self._device)
-        return inputs_of(batch, draw)
+        identity = hashlib.sha256(schedule.state(0)["schedule"].encode())
+        for column in (data.boxes.image, data.boxes.label, data.boxes.xywh):
+            identity.update(np.ascontiguousarray(column).tobytes())
+        return Feed(batches, names, identity.hexdigest()[:16])
 
     # Figures
 
     def score(self, detector: Detector, labels: LabelMap, bf16: bool) -> dict[str, Any]:
         """What `eval.score.score` says of the detector's answers to the test images."""
+        metric, views = self._config.data.metric, self._config.views
         if self.test is None:
-            return {"nAP50": None, "bAP50": None, "AP50": None, "per_class": {}}
-        views = self._config.views
+            nothing = dict.fromkeys(("nAP50", "bAP50", "AP50"))
+            return {"metric": metric, **nothing, "per_class": {}, "images": 0, "detections": 0}
         data = arranged(self.test, labels)
         batches, own = self.batches(data)
         size = AT_TEST.get(self._device.type, AT_TEST_ELSEWHERE)
         plans = each_once(own, size, views.test, views.long)
         with show.progress("testing", len(plans)) as told:
             found = detect_all(detector, _counted(batches, told), plans, self._device, bf16)
-        return score(data, found, labels, self._config.data.metric)
+        return score(data, found, labels, metric)
 
 
 # The runs of a study, one after another, share what they read and hold.
@@ -215,9 +234,20 @@ def testing_part(data: Dataset) -> str | None:
     return None
 
 
-def names_in(data: Dataset, schedule: Schedule) -> Callable[[int], list[str]]:
-    """The pictures of an iteration, by file."""
-    return lambda n: [data.files[i] for i in schedule.plan(n).images.tolist()]
+def is_target(data: Dataset) -> Bools:
+    """(B,) what can be learnt from: no crowds, regions to ignore or boxes without area."""
+    return data.boxes.sound & ~(data.boxes.crowd | data.boxes.ignore)
+
+
+def inputs_from(batches: Batches, device: torch.device) -> InputsOf:
+    """The way from plans to what `train.step.losses_of` takes."""
+
+    def inputs(plans: Iterable[Plan]) -> Iterator[Inputs]:
+        for batch in batches(plans):
+            number = draw_number(batch.plan.step, batch.plan.first)
+            yield inputs_of(batch, torch.full((), number, dtype=torch.int64, device=device))
+
+    return inputs
 
 
 def _counted(batches: Batches, told: Callable[..., None]) -> Batches:
@@ -229,6 +259,23 @@ def _counted(batches: Batches, told: Callable[..., None]) -> Batches:
     return source
 
 
-def require_boxes(data: Dataset, what: str) -> None:
-    if len(data.boxes) == 0:
-        raise UserError(f"There is not a single box {what}.", "`mini check DATA` shows the counts.")
+def _without_empty(labels: LabelMap, data: Dataset) -> LabelMap:
+    """Without base classes of which there is no box at all: labelling sites export the name of the
+    project as a class of its own.
+    """
+    empty = [name for name in labels.base if not is_of(data, (name,)).any()]
+    if empty:
+        show.note(f"classes without a single box, left out: {', '.join(empty)}")
+    return LabelMap(tuple(name for name in labels.base if name not in empty), labels.novel)
+
+
+def _sample(path: Path, pictures: Path, labels: LabelMap) -> Dataset:
+    """The shots of a file. What `mini sample` wrote names pictures below the data's folder."""
+    data = arranged(read(path, root=pictures if is_sample(path) else None), labels)
+    missing = [name for name in labels.classes if not is_of(data, (name,))[is_target(data)].any()]
+    if missing:
+        raise UserError(
+            f"{path}: there is no shot of {', '.join(missing)}.",
+            "Sample again, with the same novel classes or split.",
+        )
+    return data

@@ -1,4 +1,4 @@
-"""One run: what its stages share, and how a stage ends."""
+"""One run: what its stages share, and how a stage trains and ends."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from mini_fsod.keys import Training
 from mini_fsod.labels import LabelMap
 from mini_fsod.runs import folder
 from mini_fsod.runs.material import Material
-from mini_fsod.train import state
 from mini_fsod.train.distributed import Team, wait_for_all
-from mini_fsod.train.loop import Recipe, Trained
+from mini_fsod.train.loop import Feed, Recipe, train
+from mini_fsod.train.step import Losses
 
 
 class Run:
-    """One run in its folder: what the stages share."""
+    """A configuration on a device, in its folder."""
 
     def __init__(self, config: Config, out: Path, device: torch.device, team: Team) -> None:
         self.config = config
@@ -33,37 +33,49 @@ class Run:
     def bf16(self, stage: Training) -> bool:
         return self.device.type == "cuda" if stage.bf16 == "auto" else stage.bf16
 
-    def finish(
+    def train(
         self,
         stage: str,
         detector: Detector,
         labels: LabelMap,
-        trained: Trained,
+        losses: Losses,
+        feed: Feed,
+        own: Training,
+        weights: str | float | None,
         begun: float,
-        bf16: bool,
     ) -> None:
-        """A stage's checkpoint and figures; what it would have gone on from is not needed then."""
+        """Train a stage that began at `begun`; its checkpoint, then its figures.
+
+        `weights` is what the backbone began as. What a killed stage would have gone on from is kept
+        until the figures are there.
+        """
+        place, bf16 = self.out / stage, self.bf16(own)
+        prepared = time.perf_counter() - begun
+        recipe = recipe_of(own, bf16)
+        learned, trained = train(
+            detector, losses, feed, recipe, place, stage, self.device, self.team
+        )
         if self.team.leads:
-            place = self.out / stage
-            about: dict[str, str | int | float | None] = {
+            about: checkpoint.About = {
                 "stage": stage,
                 "iterations": trained.iterations,
                 "seed": self.config.seed,
-                "weights": self.config.detector.weights,
+                "weights": weights,
             }
-            checkpoint.save(place / folder.CHECKPOINT, detector, labels, about)
-            trained_until = time.perf_counter()
-            figures = self.material.score(detector, labels, bf16)
-            now = time.perf_counter()
+            checkpoint.save(place / folder.CHECKPOINT, learned, labels, about)
+            begun_testing = time.perf_counter()
+            figures = self.material.score(learned, labels, bf16)
+            testing = time.perf_counter() - begun_testing
             figures |= {
                 "iterations": trained.iterations,
-                "seconds": now - begun,
+                "seconds": prepared + trained.seconds + testing,
                 "training_seconds": trained.seconds,
-                "test_seconds": now - trained_until,
+                "test_seconds": testing,
                 "images_per_second": trained.images_per_second,
+                "checkpoint_sha256": folder.digest(place / folder.CHECKPOINT),
             }
             write_json(place / folder.METRICS, figures)
-            (place / state.FILE).unlink(missing_ok=True)
+            (place / folder.PROGRESS).unlink(missing_ok=True)
         wait_for_all(self.team)
 
 

@@ -15,7 +15,7 @@ from mini_fsod.runs import folder
 from mini_fsod.runs.base import base
 from mini_fsod.runs.run import Run
 from mini_fsod.runs.transfer import fine_tune
-from mini_fsod.train.distributed import own_device, team, wait_for_all
+from mini_fsod.train.distributed import Team, own_device, team, wait_for_all
 from mini_fsod.train.log import duration
 
 STAGE = {"base": base, "transfer": fine_tune}
@@ -30,7 +30,8 @@ def run(
 ) -> dict[str, Any]:
     """Run the stages up to `last` that are not finished yet, from `first` on again.
 
-    Returns the content of `results.json`.
+    Returns the content of `results.json`; nothing in a process that torchrun started beside the
+    first.
     """
     config.ready()
     for name in (first, last):
@@ -44,21 +45,42 @@ def run(
         raise UserError(f"--from {first} lies behind --to {last}.", "Leave one of them out.")
     device = own_device(choose_device(config.device))
     with team(device) as together:
+        show.err.quiet = not together.leads
+        try:
+            return _run(config, out, first, wanted, command, device, together)
+        finally:
+            show.err.quiet = False
+
+
+def _run(
+    config: Config,
+    out: Path,
+    first: str | None,
+    wanted: tuple[str, ...],
+    command: str,
+    device: torch.device,
+    together: Team,
+) -> dict[str, Any]:
+    todo = folder.to_do(out, first, wanted)
+    folder.refuse_stale(out, config, first)
+    this = Run(config, out, device, together)
+    this.material.check(todo)
+    wait_for_all(together)  # nothing is touched before all have found it in order
+    if together.leads:
+        folder.prepare(out, config, first)
+    wait_for_all(together)
+    results = folder.results(out) if not todo else None
+    for stage in wanted:
+        if stage not in todo:
+            show.note(f"{stage}: finished already")
+            continue
+        STAGE[stage](this)
         if together.leads:
-            folder.prepare(out, config, first, wanted)
-        wait_for_all(together)
-        this = Run(config, out, device, together)
-        for stage in wanted:
-            if folder.is_finished(out / stage):
-                show.note(f"{stage}: finished already")
-                continue
-            STAGE[stage](this)
-            if together.leads:
-                folder.write_results(out, config, command, device_name(device))
-                _tell(stage, folder.metrics(out / stage))
-        if not together.leads:
-            return {}
-        return folder.write_results(out, config, command, device_name(device))
+            results = folder.write_results(out, config, command, device_name(device))
+            _tell(stage, results["stages"][stage])
+    if not together.leads:
+        return {}
+    return results or folder.write_results(out, config, command, device_name(device))
 
 
 def choose_device(wish: str) -> torch.device:
@@ -76,11 +98,12 @@ def choose_device(wish: str) -> torch.device:
 def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+    return f"{platform.machine()} CPU, {show.count(torch.get_num_threads(), 'thread')}"
 
 
 def _tell(stage: str, figures: dict[str, Any]) -> None:
-    told = [
-        f"{name} {figures[name]:.1f}" for name in ("nAP50", "bAP50") if figures[name] is not None
-    ]
-    show.note(f"{stage}: {', '.join(told) or 'not scored'} in {duration(figures['seconds'])}")
+    known = [name for name in ("nAP50", "bAP50") if figures.get(name) is not None]
+    told = [f"{name} {figures[name]:.1f}" for name in known]
+    given = figures.get("checkpoint")
+    how = f"from {given}" if given else f"in {duration(figures['seconds'])}"
+    show.note(f"{stage}: {', '.join(told) or 'not scored'} {how}")

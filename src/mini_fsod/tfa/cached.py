@@ -8,22 +8,26 @@ their vectors are kept, and an iteration only draws RoIs and runs two matrix pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from itertools import count
+import gc
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from mini_fsod.detector.anchors import level_counts
 from mini_fsod.detector.batch import RoIOutputs, Targets
 from mini_fsod.detector.matching import Matches, draw_number
 from mini_fsod.detector.model import Detector
 from mini_fsod.feed.batches import Plan, Schedule
 from mini_fsod.feed.resident import Batch, upload
-from mini_fsod.train.distributed import Team
 from mini_fsod.train.step import Inputs, Losses
 
 AT_ONCE = 8  # views that are computed together
+MOST_SHARE = 0.7  # of the free memory that views may take
+MEMORY = Path("/proc/meminfo")
 
 
 class Views(NamedTuple):
@@ -41,10 +45,43 @@ class Views(NamedTuple):
     sizes: Tensor  # (V, 2)
 
 
+def obstacle(
+    detector: Detector, schedule: Schedule, most_boxes: int, device: torch.device, bf16: bool
+) -> str:
+    """Why the views cannot be kept, where an image has at most so many boxes; "" if they can."""
+    proposals = {_proposals(detector, canvas) for canvas in schedule.canvases}
+    if len(proposals) > 1:
+        return "the smallest pictures have fewer anchors than detector.rpn_after"
+    views = sum(plan.count for plan in schedule.every_view(AT_ONCE))
+    needed, free = bytes_of_views(detector, views, most_boxes, bf16), free_memory(device)
+    if needed > MOST_SHARE * free:
+        return f"{needed / 2**30:.1f} GiB of features, {free / 2**30:.1f} GiB of memory free"
+    return ""
+
+
 def bytes_of_views(detector: Detector, views: int, most_boxes: int, bf16: bool) -> int:
     """How much memory the views' vectors take: nearly all that `Views` takes."""
     roi, rpn = detector.settings.roi, detector.settings.rpn
     return views * (rpn.after_nms_train + most_boxes) * roi.width * (2 if bf16 else 4)
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that are free on the device, or in the host's memory for a CPU."""
+    if device.type == "cuda":
+        gc.collect()  # what an earlier stage used and no longer needs
+        torch.cuda.empty_cache()
+        return torch.cuda.mem_get_info(device)[0]
+    if MEMORY.exists():
+        lines = dict(line.split(":", 1) for line in MEMORY.read_text().splitlines())
+        return 1024 * int(lines["MemAvailable"].split()[0])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _proposals(detector: Detector, canvas: tuple[int, int]) -> int:
+    """How many rows the proposals of an image have in training (`rpn.propose`)."""
+    rpn = detector.settings.rpn
+    counts = level_counts(canvas, detector.rpn_head.per_cell)
+    return min(rpn.after_nms_train, sum(min(rpn.before_nms_train, n) for n in counts))
 
 
 @torch.no_grad()
@@ -57,14 +94,19 @@ def look_once(
 ) -> Views:
     """Every view of the schedule, numbered as `Schedule.views_of` does."""
     plans = schedule.every_view(min(AT_ONCE, schedule.images))
-    rows, parts = [], []
+    number = sum(plan.count for plan in plans)
+    views = None
     detector.eval()
     for plan, batch in zip(plans, batches(plans), strict=True):
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-            parts.append(Views(*(t[: plan.count] for t in _look(detector, batch))))
-        rows.append(torch.from_numpy(schedule.views_of(plan))[: plan.count])
-    order = torch.cat(rows).argsort().to(device)
-    return Views(*(torch.cat(column)[order] for column in zip(*parts, strict=True)))
+            seen = _look(detector, batch)
+        if views is None:
+            views = Views(*(t.new_empty((number, *t.shape[1:])) for t in seen))
+        rows = upload(schedule.views_of(plan)[: plan.count], device)
+        for kept, part in zip(views, seen, strict=True):
+            kept[rows] = part[: plan.count]
+    assert views is not None  # a schedule has pictures
+    return views
 
 
 def _look(detector: Detector, batch: Batch) -> Views:
@@ -91,8 +133,8 @@ def losses_over(detector: Detector, views: Views) -> Losses:
     """The R-CNN's losses as a function of rows (b,) of the views and the number to draw by."""
 
     def losses(rows: Tensor, draw: Tensor) -> dict[str, Tensor]:
-        _, regions, box, iou, positive, negative, truth, labels, valid, sizes = (
-            t[rows] if i else t for i, t in enumerate(views)
+        regions, box, iou, positive, negative, truth, labels, valid, sizes = (
+            column[rows] for column in views[1:]
         )
         matches = Matches(box, iou, positive, negative)
         samples, drawn = detector.sample_rois(regions, matches, draw)
@@ -105,14 +147,15 @@ def losses_over(detector: Detector, views: Views) -> Losses:
     return losses
 
 
-def batches_of_rows(
-    schedule: Schedule, start: int, device: torch.device, team: Team, accumulate: int
-) -> Generator[Sequence[Inputs]]:
-    """The inputs of `losses_over` from iteration `start` on."""
-    for n in count(start):
-        whole, parts = schedule.plan(n), []
-        for i in range(accumulate):
-            plan = whole.part(team.rank * accumulate + i, team.world * accumulate)
-            draw = torch.full((), draw_number(n, plan.first), dtype=torch.int64, device=device)
-            parts.append((upload(schedule.views_of(plan), device), draw))
-        yield parts
+def rows_from(
+    schedule: Schedule, device: torch.device
+) -> Callable[[Iterable[Plan]], Iterator[Inputs]]:
+    """The way from plans to what `losses_over` takes."""
+
+    def inputs(plans: Iterable[Plan]) -> Iterator[Inputs]:
+        for plan in plans:
+            draw = draw_number(plan.step, plan.first)
+            rows = upload(schedule.views_of(plan), device)
+            yield rows, torch.full((), draw, dtype=torch.int64, device=device)
+
+    return inputs

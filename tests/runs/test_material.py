@@ -1,0 +1,305 @@
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tiny
+from mini_fsod.config import resolve
+from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset
+from mini_fsod.errors import UserError
+from mini_fsod.feed.batches import Schedule
+from mini_fsod.runs import material as room
+from mini_fsod.runs.material import Material, inputs_from
+from mini_fsod.runs.material import testing_part as scored_part
+from mini_fsod.train.distributed import Team
+from runs import small
+
+CPU = torch.device("cpu")
+NOVEL = small.NOVEL
+
+
+def material(root: Path, **changes: object) -> Material:
+    source = root.parent / "small.yaml"
+    source.touch()
+    config = resolve(str(source), small.sets(root, **changes))
+    return Material(config, CPU)
+
+
+def stems(data: Dataset) -> list[str]:
+    return [Path(file).stem for file in data.files]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return small.write_data(tmp_path / "data")
+
+
+def rewrite(path: Path, change: Any) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+# Classes
+
+
+def test_a_name_with_a_comma_is_one_class(data: Path) -> None:
+    labels = material(data).labels
+    assert labels.base == ("red", "green")
+    assert labels.novel == ("blue, light",)
+    two = material(data, data__novel=json.dumps(["blue, light", "red"])).labels
+    assert (two.base, two.novel) == (("green",), ("blue, light", "red"))
+
+
+def test_a_class_that_is_not_there(data: Path) -> None:
+    with pytest.raises(UserError, match='No such class in the data: "rde"\\. Did you mean "red"'):
+        material(data, data__novel="rde").check(["base"])
+
+
+def test_a_split_of_other_data(data: Path) -> None:
+    with pytest.raises(UserError, match='split "voc-split1" does not know: red'):
+        material(data, data__novel="null", data__split="voc-split1").check(["base"])
+
+
+def test_a_base_class_without_a_box_is_left_out(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Labelling sites export the name of the project as a class."""
+    for path in (data / "annotations").iterdir():
+        rewrite(path, lambda c: c["categories"].insert(0, {"id": 99, "name": "project"}))
+    own = material(data)
+    assert own.labels.base == ("red", "green")
+    assert "without a single box, left out: project" in capsys.readouterr().err
+    assert own.shots.classes == small.CLASSES
+
+
+# Image sets
+
+
+def sets_of(**counts: tuple[int, int]) -> Dataset:
+    """Image sets with so many images, one after another, and boxes."""
+    start, subsets, boxes = 0, {}, []
+    for name, (images, with_boxes) in counts.items():
+        subsets[name] = np.arange(start, start + images)
+        boxes += list(range(start, start + with_boxes))
+        start += images
+    return Dataset(
+        kind="coco",
+        root=Path(),
+        classes=("a",),
+        category_ids=(1,),
+        ids=tuple(range(start)),
+        files=tuple(f"{n}.png" for n in range(start)),
+        sizes=np.full((start, 2), 50),
+        boxes=Boxes.of(boxes, [[1, 1, 5, 5]] * len(boxes), [0] * len(boxes)) if boxes else NO_BOXES,
+        sources=("",) * start,
+        subsets=subsets,
+    )
+
+
+@pytest.mark.parametrize(
+    ("counts", "part"),
+    [
+        ({}, None),
+        ({"train": (3, 3)}, None),
+        ({"train": (3, 3), "test": (2, 2)}, "test"),
+        ({"train": (3, 3), "test": (2, 0), "val": (2, 2)}, "val"),  # a test without boxes
+        ({"train": (3, 3), "test": (2, 2), "val": (2, 2)}, "test"),
+        ({"train": (3, 3), "valid": (2, 1)}, "valid"),
+        ({"train2017": (3, 3), "val2017": (2, 1)}, "val2017"),
+        ({"train": (3, 3), "val2014": (2, 1), "val2017": (2, 1)}, None),  # who knows
+    ],
+)
+def test_the_image_set_to_score_on(counts: dict[str, tuple[int, int]], part: str | None) -> None:
+    assert scored_part(sets_of(**counts)) == part
+
+
+def test_nothing_that_is_tested_is_trained_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """VOC2012 alone: its test has no boxes, and trainval holds val."""
+    root = tiny.write_voc(tmp_path / "voc", "VOC2012")
+    lists = root / "VOC2012" / "ImageSets" / "Main"
+    (lists / "test.txt").unlink()
+    (lists / "trainval.txt").write_text("a\nb\nc\n")
+    (lists / "train.txt").write_text("a\nb\n")
+    (lists / "val.txt").write_text("c\n")
+    own = material(root, data__novel="bus")
+    assert own.test is not None
+    assert stems(own.test) == ["c"]
+    assert stems(own.train) == ["a", "b"]
+    own = material(root, data__novel="bus", data__train="trainval")
+    assert stems(own.train) == ["a", "b", "c"]
+    assert "trainval shares 1 image with the test set" in capsys.readouterr().err
+
+
+def test_image_sets_without_a_usual_name(tmp_path: Path) -> None:
+    own = material(small.write_data(tmp_path / "data", ("monday", "tuesday", "val")))
+    assert len(own.train) == 16
+    assert own.test is not None
+    assert len(own.test) == 4
+
+
+def test_the_base_set(data: Path) -> None:
+    own = material(data)
+    base = own.base
+    assert base.classes == ("red", "green")
+    assert len(base.boxes) == sum(own.train.boxes.label < 2)
+    assert len(base) == len(np.unique(own.train.boxes.image[own.train.boxes.label < 2]))
+
+
+def test_no_base_class(data: Path) -> None:
+    own = material(data, data__novel=json.dumps(small.CLASSES))
+    with pytest.raises(UserError, match="not a single box of a base class"):
+        own.check(["base"])
+
+
+# Shots
+
+
+def test_shots_are_drawn_from_the_training_images(data: Path) -> None:
+    own = material(data, shots__k=2)
+    assert np.bincount(own.shots.boxes.label).tolist() == [2, 2, 2]
+    assert own.shots.classes == small.CLASSES
+    assert set(own.shots.files) <= set(own.train.files)
+    other = material(data, shots__k=2, shots__seed=1)
+    assert {*map(tuple, other.shots.boxes.xywh)} != {*map(tuple, own.shots.boxes.xywh)}
+    elsewhere = material(data, shots__subset="test")
+    assert elsewhere.test is not None
+    assert set(elsewhere.shots.files) <= set(elsewhere.test.files)
+
+
+def test_too_few_boxes_are_told_before_anything_runs(data: Path) -> None:
+    own = material(data, shots__k=50)
+    with pytest.raises(UserError, match='Too few boxes for 50 shots: "red" has'):
+        own.check(["base", "transfer"])
+    own.check(["base"])  # which needs none
+
+
+@pytest.mark.parametrize("layout", small.WRITE)
+def test_shots_that_mini_sample_wrote(tmp_path: Path, mini: Any, layout: str) -> None:
+    root = small.WRITE[layout](tmp_path / "data")
+    out = tmp_path / "elsewhere" / "shots.json"
+    code, _, err = mini("sample", root, "--novel", "red", "--shots", 2, "-o", out)
+    assert code == 0, err
+    own = material(root, data__novel="red", shots__file=out, shots__k=2)
+    drawn = material(root, data__novel="red", shots__k=2)
+    assert boxes(own.shots) == boxes(drawn.shots)
+    assert own.shots.classes == own.labels.classes
+    assert set(own.shots.files) <= set(own.data.files)  # no second cache of them
+
+
+def boxes(data: Dataset) -> list[tuple[str, str, tuple[float, ...]]]:
+    rows = zip(data.boxes.image, data.boxes.label, data.boxes.xywh, strict=True)
+    return sorted((data.files[i], data.classes[c], tuple(box.round(3))) for i, c, box in rows)
+
+
+def test_a_file_of_shots_with_pictures_of_its_own(data: Path, tmp_path: Path) -> None:
+    content = small.pictures(tmp_path / "mine", 3, seed=7)
+    (tmp_path / "mine" / "shots.json").write_text(json.dumps(content))
+    own = material(data, shots__file=tmp_path / "mine" / "shots.json")
+    assert all(own.shots.path(i).parent == tmp_path / "mine" for i in range(3))
+    batches, sizes = own.batches(own.shots)
+    plan = Schedule(sizes, 3, (64,), 96, seed=0).plan(0)
+    assert next(iter(batches([plan]))).images.shape[:2] == (3, 3)
+
+
+def test_a_file_of_shots_that_lacks_a_class(data: Path, tmp_path: Path) -> None:
+    content = small.pictures(tmp_path / "mine", 2, seed=7)
+    content["annotations"] = [box for box in content["annotations"] if box["category_id"] != 2]
+    (tmp_path / "mine" / "shots.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"shots\.json: there is no shot of green"):
+        material(data, shots__file=tmp_path / "mine" / "shots.json").check(["transfer"])
+
+
+def test_official_lists(tmp_path: Path) -> None:
+    root = small.write_voc(tmp_path / "data")
+    lists = tmp_path / "lists.json"
+    of = {"red": ["trainval0"], "green": ["trainval1"], NOVEL: ["trainval2"]}
+    lists.write_text(json.dumps({"0": {"1": of}, "1": {"1": of | {"red": ["trainval6"]}}}))
+    own = material(root, shots__official=lists)
+    assert stems(own.shots) == ["trainval0", "trainval1", "trainval2"]
+    assert [own.labels.classes[c] for c in own.shots.boxes.label] == ["red", "green", NOVEL]
+    assert "trainval6" in stems(material(root, shots__official=lists, shots__seed=1).shots)
+    with pytest.raises(UserError, match="no official lists of 3 shots"):
+        material(root, shots__official=lists, shots__k=3).check(["transfer"])
+    with pytest.raises(UserError, match="do not know the classes green, red"):
+        material(root, shots__official="voc").check(["transfer"])
+
+
+# Batches
+
+
+def test_one_batch_is_cut_for_processes_and_parts(data: Path) -> None:
+    own = material(data)
+    batches, sizes = own.batches(own.base)
+    schedule = Schedule(sizes, 4, (64,), 96, seed=0)
+    inputs = inputs_from(batches, CPU)
+    whole = own.feed(own.base, schedule, inputs, Team(), 1)
+    halves = [own.feed(own.base, schedule, inputs, Team(rank, 2), 2) for rank in (0, 1)]
+    for n, ((one,), *parts) in islice(
+        enumerate(zip(whole.batches(0), *(half.batches(0) for half in halves), strict=True)), 3
+    ):
+        pieces = [piece for part in parts for piece in part]
+        assert [len(piece[0]) for piece in pieces] == [1, 1, 1, 1]
+        for place in range(len(one) - 1):
+            assert torch.equal(torch.cat([piece[place] for piece in pieces]), one[place])
+        assert [int(piece[-1]) for piece in pieces] == [n + (first << 32) for first in range(4)]
+    again = next(whole.batches(2))[0]
+    assert torch.equal(again[0], next(islice(whole.batches(0), 2, None))[0][0])
+    assert len(whole.images(0)) == 4
+    assert set(whole.images(0)) <= set(own.base.files)
+
+
+def test_other_boxes_are_other_batches(data: Path) -> None:
+    def identity() -> str:
+        own = material(data)
+        batches, sizes = own.batches(own.base)
+        schedule = Schedule(sizes, 4, (64,), 96, seed=0)
+        return own.feed(own.base, schedule, inputs_from(batches, CPU), Team(), 1).identity
+
+    before = identity()
+    assert identity() == before
+    room._read.cache_clear()  # as a later process would read it
+    path = data / "annotations" / "train.json"
+    rewrite(path, lambda content: content["annotations"][0].update(bbox=[1, 1, 9, 9]))
+    assert identity() != before
+
+
+@pytest.mark.parametrize(
+    ("changes", "kept"),
+    [
+        ({}, (64, 96)),
+        ({"views__test": 80}, (80, 96)),
+        ({"transfer__short": "[72, 90]"}, (90, 96)),  # shots may be shown larger than the rest
+        ({"views__zoom": "[0.5, 1.2]"}, (77, 116)),
+        ({"views__zoom": "[0.4, 0.8]"}, (64, 96)),
+    ],
+)
+def test_pictures_are_kept_as_large_as_they_are_shown(
+    data: Path, changes: dict[str, object], kept: tuple[int, int]
+) -> None:
+    assert material(data, **changes)._kept == kept
+
+
+def test_runs_in_one_process_share_what_they_read_and_hold(data: Path) -> None:
+    one, other = material(data), material(data, shots__seed=1, transfer__rate=0.5)
+    assert one.data is other.data
+    one.batches(one.shots)
+    before = room._hold.cache_info().misses
+    other.batches(other.shots)
+    assert other.test is not None
+    other.batches(other.test)
+    assert room._hold.cache_info().misses == before
+
+
+def test_no_image_set_for_tests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = material(small.write_data(tmp_path / "data", ("train",)))
+    own.check(["base"])
+    assert "no image set for tests (data.test): nothing will be scored" in capsys.readouterr().err

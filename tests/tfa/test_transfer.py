@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mini_fsod.detector.model import Detector, build
+from mini_fsod.detector.settings import RoISettings
+from mini_fsod.labels import LabelMap
+from mini_fsod.tfa.transfer import transfer
+
+LABELS = LabelMap(("car", "dog"), ("bird", "bus", "cow"))
+
+
+def base_detector(classifier: str = "linear", classes: int = 2) -> Detector:
+    """Two classes; every parameter of the predictor is told from every other."""
+    torch.manual_seed(1)
+    detector = build(
+        classes,
+        "resnet18-narrow",
+        norm="group",
+        channels=16,
+        classifier=classifier,
+        roi=RoISettings(width=32),
+    )
+    with torch.no_grad():
+        for parameter in detector.predictor.parameters():
+            parameter.copy_(torch.randn(parameter.shape))
+    return detector
+
+
+@pytest.mark.parametrize("classifier", ["linear", "cosine"])
+def test_rows_are_copied_and_new_ones_drawn(classifier: str) -> None:
+    base = base_detector(classifier)
+    new = transfer(base, LABELS, seed=0)
+    assert new.settings.num_classes == 5
+    rows, known = new.predictor.classifier.weight, base.predictor.classifier.weight
+    assert rows.shape == (6, 32)
+    assert torch.equal(rows[:3], known)  # the background, car, dog
+    boxes = new.predictor.boxes
+    assert torch.equal(boxes.weight[:8], base.predictor.boxes.weight)
+    assert torch.equal(boxes.bias[:8], base.predictor.boxes.bias)
+    assert torch.equal(boxes.bias[8:], torch.zeros(12))
+    for drawn in (rows[3:], boxes.weight[8:]):
+        assert 0.007 < drawn.std() < 0.013
+        assert drawn.mean().abs() < 0.004
+    # cosine, scale 20, no bias, whatever the base detector has
+    assert new.settings.classifier == "cosine"
+    assert not hasattr(new.predictor.classifier, "bias")
+    logits, _ = new.predictor(20 * rows.detach())
+    assert logits.diagonal().allclose(torch.full((6,), 20.0), atol=0.01)
+
+
+def test_the_seed_decides_the_new_rows_alone() -> None:
+    base = base_detector()
+    one, same, other = (transfer(base, LABELS, seed).predictor for seed in (3, 3, 4))
+    torch.manual_seed(99)  # of training, not of the rows
+    again = transfer(base, LABELS, 3).predictor
+    for key, value in one.state_dict().items():
+        assert torch.equal(value, same.state_dict()[key])
+        assert torch.equal(value, again.state_dict()[key])
+    assert not torch.equal(one.classifier.weight[3:], other.classifier.weight[3:])
+    assert torch.equal(one.classifier.weight[:3], other.classifier.weight[:3])
+
+
+def test_only_the_predictor_learns_and_all_else_is_the_base_detector() -> None:
+    base = base_detector()
+    new = transfer(base, LABELS, seed=0)
+    learning = {name for name, p in new.named_parameters() if p.requires_grad}
+    assert learning == {
+        "predictor.classifier.weight",
+        "predictor.boxes.weight",
+        "predictor.boxes.bias",
+    }
+    old = base.state_dict()
+    rest = {k: v for k, v in new.state_dict().items() if not k.startswith("predictor.")}
+    assert rest
+    assert all(torch.equal(value, old[key]) for key, value in rest.items())
+
+
+def test_another_number_of_classes_is_refused() -> None:
+    with pytest.raises(ValueError, match="3 classes for 2 base classes"):
+        transfer(base_detector(classes=3), LABELS, seed=0)

@@ -1,0 +1,1 @@
+"""Offline mining: novel objects that hide in the base images (paper, section 3.2)."""

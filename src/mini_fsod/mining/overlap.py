@@ -1,0 +1,53 @@
+"""Overlaps and NMS of boxes of many images at once: arrays alone, no loop over images."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mini_fsod.data.dataset import Bools, Floats, Ints
+
+
+def iou(a: Floats, b: Floats) -> Floats:
+    """(n,) IoU of boxes (n, 4) x, y, width, height, pair by pair; 0 for two boxes without area."""
+    width = np.minimum(a[:, 0] + a[:, 2], b[:, 0] + b[:, 2]) - np.maximum(a[:, 0], b[:, 0])
+    height = np.minimum(a[:, 1] + a[:, 3], b[:, 1] + b[:, 3]) - np.maximum(a[:, 1], b[:, 1])
+    shared = np.maximum(width, 0.0) * np.maximum(height, 0.0)
+    union = a[:, 2] * a[:, 3] + b[:, 2] * b[:, 3] - shared
+    return np.asarray(np.divide(shared, union, out=np.zeros_like(shared), where=union > 0))
+
+
+def pairs_within(a: Ints, b: Ints) -> tuple[Ints, Ints]:
+    """Indices into a (n,) and into b (m,) of every pair with the same value: ordered by a, then b.
+
+    Values are those of images, or of images and classes. Nothing needs to be sorted.
+    """
+    order = np.argsort(b, kind="stable")
+    ordered = b[order]
+    first = np.searchsorted(ordered, a, side="left")
+    count = np.searchsorted(ordered, a, side="right") - first
+    left = np.repeat(np.arange(len(a)), count)
+    # 0, 1, ... within each value of a
+    within = np.arange(len(left)) - np.repeat(np.cumsum(count) - count, count)
+    return left, order[np.repeat(first, count) + within]
+
+
+def greedy_nms(xywh: Floats, group: Ints, threshold: float, most: int) -> Bools:
+    """(n,) which boxes survive NMS within their group: exact, at most `most` of a group.
+
+    Boxes (n, 4) are sorted by group, and within a group best first. In a round every group keeps
+    its best box and loses those that overlap it by more than the threshold: as many rounds as the
+    fullest group keeps boxes, each over fewer boxes than the one before.
+    """
+    kept = np.zeros(len(xywh), dtype=np.bool_)
+    left, box, own = np.arange(len(xywh)), xywh, group
+    for _ in range(most):
+        if not len(left):
+            break
+        is_head = np.ones(len(left), dtype=np.bool_)
+        is_head[1:] = own[1:] != own[:-1]
+        kept[left[is_head]] = True
+        head = np.flatnonzero(is_head)[np.cumsum(is_head) - 1]
+        stays = iou(box, box[head]) <= threshold
+        stays[is_head] = False
+        left, box, own = left[stays], box[stays], own[stays]
+    return kept

@@ -1,0 +1,64 @@
+"""Small scans for the tests of mining."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+import tiny
+from mini_fsod.data.dataset import Dataset
+from mini_fsod.data.read import read
+from mini_fsod.data.split import arranged
+from mini_fsod.labels import LabelMap
+from mini_fsod.mining.candidates import Candidates, Dots, Raw
+
+LABELS = LabelMap(("car",), ("bird", "bus"))
+
+
+def data_of(folder: Path, kind: str = "coco") -> Dataset:
+    """The tiny data set, in the order of the label map: car, bird, bus."""
+    write = {"coco": tiny.write_coco, "voc": tiny.write_voc, "yolo": tiny.write_yolo}[kind]
+    return arranged(read(write(folder)), LABELS)
+
+
+def raw_of(*pairs: tuple[int, int, float, tuple[float, ...]], cut: float = 0.05) -> Raw:
+    """Pairs of (image, label, score, box), each its own proposal."""
+    image, label, score, xywh = zip(*pairs, strict=True) if pairs else ([], [], [], [])
+    return Raw.of(image, label, score, np.reshape(xywh, (-1, 4)), np.arange(len(pairs)), cut)
+
+
+def with_cosines(raw: Raw, cosines: Any) -> Raw:
+    """Features of length 1 that have these cosines with both prototypes; the mean is zero."""
+    values = np.asarray(cosines, dtype=np.float64)
+    rows = np.stack([values, values, np.zeros_like(values), np.ones_like(values)], axis=1)
+    prototypes = [[1, 0, 0, 1], [0, 1, 0, 1]]
+    return replace(raw, dots=Dots.of(rows, prototypes, np.zeros((1, 4))))
+
+
+def rows_of(found: Candidates) -> list[tuple[Any, ...]]:
+    columns = (found.image, found.label, found.score, found.score_detector, found.xywh)
+    return [
+        (i, k, s, d, *box) for i, k, s, d, box in zip(*(c.tolist() for c in columns), strict=True)
+    ]
+
+
+@st.composite
+def raws(draw: st.DrawFn, most: int = 24) -> Raw:
+    """Coarse boxes, scores and cosines: overlaps and ties are many."""
+    n = draw(st.integers(0, most))
+    numbers = st.lists(st.integers(0, 5), min_size=n, max_size=n)
+    image, label, x, y, width, score, cosine = (draw(numbers) for _ in range(7))
+    boxes = [(4.0 * a, 4.0 * b, 8.0 + 4 * c, 12.0) for a, b, c in zip(x, y, width, strict=True)]
+    pairs = zip(
+        (i % 3 for i in image),
+        (k % 2 for k in label),
+        (0.125 + s / 8 for s in score),
+        boxes,
+        strict=True,
+    )
+    raw = raw_of(*pairs)
+    return with_cosines(raw, [c / 4 - 0.25 for c in cosine]) if draw(st.booleans()) else raw

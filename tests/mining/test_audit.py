@@ -1,0 +1,126 @@
+"""The audit on a handful of boxes: what is right, found twice, or lies on something else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mini_fsod.data.dataset import Boxes, Dataset
+from mini_fsod.mining.audit import BACKGROUND, DUPLICATE, FALSE, LOOSE, TRUE, audit, judge
+from mini_fsod.mining.candidates import Candidates, candidates
+from mining.pairs import LABELS, data_of, raw_of
+
+CAR, BIRD, BUS = 0, 1, 2
+
+
+def truth_of(folder: Path, *boxes: tuple[int, int, tuple[int, ...]], **flags: object) -> Dataset:
+    image, label, xywh = zip(*boxes, strict=True) if boxes else ((), (), ())
+    return data_of(folder).with_boxes(Boxes.of(image, np.reshape(xywh, (-1, 4)), label, **flags))
+
+
+def found_of(*rows: tuple[int, int, float, tuple[float, ...]]) -> Candidates:
+    """(image, novel label, score, box)."""
+    image, label, score, xywh = (np.array(c) for c in zip(*rows, strict=True))
+    return Candidates(image, label, xywh.astype(float), score, score, None)
+
+
+def test_right_twice_and_wrong(tmp_path: Path) -> None:
+    truth = truth_of(
+        tmp_path,
+        (0, BIRD, (0, 0, 20, 20)),
+        (0, CAR, (50, 0, 20, 20)),
+        (0, BUS, (50, 50, 20, 20)),
+        (1, BIRD, (0, 0, 20, 20)),
+        difficult=[False, False, False, True],
+    )
+    cases = [
+        ((0, 0, 0.5, (1, 0, 20, 20)), DUPLICATE, LOOSE),  # the bird is taken by the next line
+        ((0, 0, 0.9, (2, 0, 20, 20)), TRUE, LOOSE),
+        ((0, 0, 0.8, (0, 0, 9, 20)), FALSE, LOOSE),  # IoU 0.45
+        ((0, 0, 0.7, (52, 0, 20, 20)), FALSE, CAR),
+        ((0, 0, 0.6, (52, 52, 20, 20)), FALSE, BUS),  # a novel class, and another one
+        ((0, 1, 0.4, (0, 0, 20, 20)), FALSE, BIRD),
+        ((0, 0, 0.3, (30, 30, 10, 10)), FALSE, BACKGROUND),
+        ((1, 0, 0.2, (0, 0, 20, 20)), TRUE, LOOSE),  # difficult boxes count as true
+        ((2, 0, 0.1, (0, 0, 20, 20)), FALSE, BACKGROUND),
+    ]
+    verdict = judge(found_of(*(row for row, _, _ in cases)), truth, LABELS)
+    assert verdict.kind.tolist() == [kind for _, kind, _ in cases]
+    assert verdict.on.tolist() == [on for _, _, on in cases]
+
+
+def test_a_box_that_fits_two_takes_the_free_one(tmp_path: Path) -> None:
+    truth = truth_of(tmp_path, (0, BIRD, (0, 0, 20, 20)), (0, BIRD, (4, 0, 20, 20)))
+    found = found_of((0, 0, 0.9, (1, 0, 20, 20)), (0, 0, 0.8, (1, 0, 20, 20)))
+    assert judge(found, truth, LABELS).kind.tolist() == [TRUE, TRUE]
+
+
+def test_crowds_are_no_truth(tmp_path: Path) -> None:
+    truth = truth_of(tmp_path, (0, BIRD, (0, 0, 20, 20)), crowd=[True])
+    found = found_of((0, 0, 0.9, (0, 0, 20, 20)))
+    row = audit(found, np.array([True]), truth, LABELS)["classes"]["bird"]
+    assert (row["hidden"], row["true_positives"], row["recall"]) == (0, 0, None)
+
+
+def test_the_figures_by_hand(tmp_path: Path) -> None:
+    """15 birds hide in image 0; the 12 best candidates are right but the third, then 8 are not."""
+    birds = [(0, BIRD, (30 * k, 0, 20, 20)) for k in range(15)]
+    truth = truth_of(tmp_path, *birds, (1, CAR, (0, 0, 20, 20)))
+    rows = [(0, 0, 0.9 - k / 100, (30 * k, 100 * (k == 2), 20, 20)) for k in range(12)]
+    rows += [(1, 0, 0.5 - k / 100, (40 * k, 0, 20, 20)) for k in range(8)]
+    found = found_of(*rows)
+    kept = found.score >= 0.5  # twelve of image 0, and one on the car
+    without = (found.take(kept), np.ones(13, dtype=bool))
+    result = audit(found, kept, truth, LABELS, without)
+    bird = result["classes"]["bird"]
+    plain = bird.pop("without_co_mining")
+    assert bird == {
+        "hidden": 15,
+        "kept": 13,
+        "true_positives": 11,
+        "duplicates": 0,
+        "precision": pytest.approx(11 / 13, abs=1e-6),
+        "recall": pytest.approx(11 / 15, abs=1e-6),
+        "false_on": {"background": 1, "badly_placed": 0, "classes": {"car": 1}},
+        "candidates": 20,
+        "candidates_true": 11,
+        "candidates_recall": pytest.approx(11 / 15, abs=1e-6),
+        "precision_by_rank": dict.fromkeys(("30", "100", "300", "600", "1000")) | {"10": 0.9},
+    }
+    assert plain["candidates"] == 13
+    assert plain["true_positives"] == 11
+    bus = result["classes"]["bus"]
+    assert (bus["hidden"], bus["kept"], bus["precision"], bus["recall"]) == (0, 0, None, None)
+    total = result["pool"]
+    assert (total["kept"], total["true_positives"], total["hidden"]) == (13, 11, 15)
+    assert total["precision_by_rank"]["10"] == 0.9
+    json.dumps(result, allow_nan=False)
+
+
+def test_nothing_found(tmp_path: Path) -> None:
+    result = audit(candidates(raw_of(), 0.05), np.zeros(0, dtype=bool), data_of(tmp_path), LABELS)
+    assert result["pool"]["hidden"] == 3
+    assert result["pool"]["recall"] == 0
+    assert result["pool"]["precision"] is None
+    assert result["pool"]["without_co_mining"] is None
+
+
+def test_a_verdict_depends_on_better_ones_alone(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    truth = data_of(tmp_path)
+    n = 300
+    label, image = rng.integers(0, 2, n), np.sort(rng.integers(0, 3, n))
+    near = np.array([[10, 20, 30, 40], [0, 0, 60, 60], [40, 20, 50, 30]])[image]
+    xywh = near * rng.normal(1, 0.15, (n, 4))
+    found = Candidates(image, label, xywh, rng.random(n), rng.random(n), None)
+    whole = judge(found, truth, LABELS)
+    best = found.score > 0.4
+    part = judge(found.take(best), truth, LABELS)
+    assert part.kind.tolist() == whole.kind[best].tolist()
+    assert set(whole.kind.tolist()) == {TRUE, DUPLICATE, FALSE}
+    shuffled = rng.permutation(n)
+    again = judge(found.take(shuffled), truth, LABELS)
+    assert again.kind.tolist() == whole.kind[shuffled].tolist()

@@ -135,7 +135,7 @@ def test_a_word_is_what_its_key_wants(text: str, expected: object) -> None:
         ("base.itertions=5", 'no such key. Did you mean "base.iterations"?'),
         ("iterations=5", 'no such key. Did you mean "base.iterations"?'),
         ("bass.iterations=5", 'no such key. Did you mean "base.iterations"?'),
-        ("transfer.checkpoint=x", 'no such key. Did you mean "base.checkpoint"?'),
+        ("transfer.official=x", 'no such key. Did you mean "shots.official"?'),
         ("k=5", 'no such key. Did you mean "shots.k"?'),
         ("base.rate.high=5", 'no such key. Did you mean "base.rate"?'),
         ("zzz=5", "no such key"),
@@ -323,13 +323,14 @@ def test_a_written_configuration_is_read_back_equal(
 
 def test_yaml_holds_every_key_in_order() -> None:
     lines = Config().to_yaml().splitlines()
-    found, section = [], ""
+    found: list[str] = []
+    sections: list[str] = []
     for line in lines:
         key = line.partition(":")[0]
-        if line.endswith(":"):
-            section = f"{key}."
-        else:
-            found.append(section + key.strip() if line.startswith(" ") else key)
+        depth = (len(key) - len(key.lstrip())) // 2
+        sections[depth:] = [key.strip()]
+        if not line.endswith(":"):
+            found.append(".".join(sections))
     assert tuple(found) == KEYS
 
 
@@ -402,6 +403,25 @@ CHANGES = {
     "ema": ("0.5", ""),
     "bf16": ("true", ""),
     "cached": ("false", ""),
+    "mine.images": ("base", ""),
+    "mine.cut": ("0.1", ""),
+    "mine.threshold": ("0.7", ""),
+    "discriminator_normalisation": ("caffe", ""),
+    "discriminator_stride_in_1x1": ("true", ""),
+    "centre": ("true", ""),
+    "drop_on_base": ("true", ""),
+    "oracle": ("true", ""),
+    "teacher": ("false", ""),
+    "delta": ("0.5", ""),
+    "iou_branch": ("false", ""),
+    "online.mingle.rpn": ("false", "online"),
+    "online.mingle.rcnn": ("false", "online"),
+    "online.mingle.nms": ("agnostic", "online"),
+    "tune.data": ("novel", ""),
+    "strong": ("false", ""),
+    "online.shots": ("true", ""),
+    "ignore_candidates": ("true", ""),
+    "mined_boxes": ("false", ""),
     "checkpoint": ("x", ""),
 }
 

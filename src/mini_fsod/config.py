@@ -24,9 +24,12 @@ from mini_fsod.keys import (
     Base,
     Data,
     Detector,
+    Mine,
+    Online,
     Section,
     Shots,
     Transfer,
+    Tune,
     Views,
     Whole,
     choice,
@@ -34,13 +37,22 @@ from mini_fsod.keys import (
 )
 from mini_fsod.presets import PRESETS, preset
 
-STAGES = ("base", "transfer")  # in the order in which they run
+# In the order in which they run, and the sections that each is the first to depend on
+OWN_SECTIONS = {
+    "base": ("base",),
+    "transfer": ("shots", "transfer"),
+    "mine": ("mine",),
+    "online": ("online",),
+    "tune": ("tune",),
+}
+STAGES = tuple(OWN_SECTIONS)
+TRAINED = tuple(stage for stage in STAGES if stage != "mine")
 
 # Keys that say the same thing in two ways: who gives one takes the other back.
 EITHER = (
     ("data.split", "data.novel"),
     ("shots.official", "shots.file"),
-    *((f"{stage}.iterations", f"{stage}.minutes") for stage in STAGES),
+    *((f"{stage}.iterations", f"{stage}.minutes") for stage in TRAINED),
 )
 MOST_BYTES = 1 << 20  # of a file of keys
 FIX = "correct it; mini presets --json shows every key with a value"
@@ -77,6 +89,9 @@ class Config(Section):
     views: Views = Views()
     base: Base = Base()
     transfer: Transfer = Transfer()
+    mine: Mine = Mine()
+    online: Online = Online()
+    tune: Tune = Tune()
 
     @field_validator("device")
     @classmethod
@@ -107,40 +122,41 @@ class Config(Section):
         )
 
 
-SECTIONS = {
-    name: field.annotation
-    for name, field in Config.model_fields.items()
-    if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
-}
-KEYS = tuple(
-    key
-    for name in Config.model_fields
-    for key in (
-        [f"{name}.{leaf}" for leaf in SECTIONS[name].model_fields] if name in SECTIONS else [name]
-    )
-)
+def _keys(section: type[Section], prefix: str = "") -> Iterator[tuple[str, bool]]:
+    """Every dotted key of a section in order, and whether it is a section itself."""
+    for name, field in section.model_fields.items():
+        kind = field.annotation
+        inner = kind if isinstance(kind, type) and issubclass(kind, Section) else None
+        yield f"{prefix}{name}", inner is not None
+        if inner is not None:
+            yield from _keys(inner, f"{prefix}{name}.")
+
+
+SECTIONS = tuple(key for key, is_section in _keys(Config) if is_section)
+KEYS = tuple(key for key, is_section in _keys(Config) if not is_section)
 
 
 def parts(config: Config, stage: str) -> dict[str, Any]:
     """What the result of a stage depends on, ready for JSON.
 
-    A base detector that is given is what counts, not how one would be trained.
+    A detector that is given is what counts, not how one would be trained.
     """
     kept = config.model_dump(
         mode="json",
         exclude={
             "device": True,
             "data": {"cache", "feed"},
-            "base": {"save_seconds"},
-            "transfer": {"save_seconds"},
+            **{stage: {"save_seconds"} for stage in TRAINED},
         },
     )
-    if config.base.checkpoint is not None:
-        kept["base"] = {"checkpoint": str(config.base.checkpoint)}
-    else:
-        del kept["base"]["checkpoint"]
-    if STAGES.index(stage) < STAGES.index("transfer"):
-        del kept["shots"], kept["transfer"]
+    for own in ("base", "transfer"):
+        if kept[own]["checkpoint"] is not None:
+            kept[own] = {"checkpoint": kept[own]["checkpoint"]}
+        else:
+            del kept[own]["checkpoint"]
+    for later in STAGES[STAGES.index(stage) + 1 :]:
+        for section in OWN_SECTIONS[later]:
+            del kept[section]
     return kept
 
 
@@ -230,7 +246,7 @@ def _build(layers: Sequence[Layer], problems: list[Found]) -> Config:
                 problems.append(_found(source, key, "no such key" + _near(key)))
             elif value != {} and value not in NOTHING:
                 problems.append(_found(source, key, f"must hold keys, not {_shown(value)}"))
-        touched = {*given, *(key.partition(".")[0] for key in given)}
+        touched = {*given, *(key[:dot] for key in given for dot in _dots(key))}
         for pair in EITHER:
             for one, other in (pair, pair[::-1]):
                 if given.get(one) not in (None, [], *NOTHING):
@@ -244,8 +260,10 @@ def _build(layers: Sequence[Layer], problems: list[Found]) -> Config:
         config = Config.model_validate(_nested(values))
     except ValidationError as error:
         for wrong in error.errors(include_url=False):
-            key = ".".join(part for part in wrong["loc"][:2] if isinstance(part, str))
-            source = sources.get(key) or sources[key.partition(".")[0]]
+            words = [part for part in wrong["loc"] if isinstance(part, str)]
+            tried = [".".join(words[:n]) for n in range(len(words), 0, -1)]
+            key = next(key for key in tried if key in KEYS or key in SECTIONS)
+            source = next(sources[key] for key in tried if key in sources)
             problems.append(_found(source, key, _words(wrong)))
     if problems or config is None:
         raise DataError([problem for _, problem in sorted(problems, key=lambda p: p[0])])
@@ -264,9 +282,16 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
     table: dict[str, Any] = {}
     for key, value in values.items():
-        section, _, leaf = key.rpartition(".")
-        (table.setdefault(section, {}) if section else table)[leaf] = value
+        *sections, leaf = key.split(".")
+        place = table
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[leaf] = value
     return table
+
+
+def _dots(key: str) -> list[int]:
+    return [n for n, letter in enumerate(key) if letter == "."]
 
 
 def _found(source: str, key: str, what: str, fix: str = FIX) -> Found:
@@ -284,7 +309,7 @@ def _found(source: str, key: str, what: str, fix: str = FIX) -> Found:
 def _near(key: str) -> str:
     """The key that may be meant: one of the same name in another section, else one spelt alike."""
     namesakes = [known for known in KEYS if known.rpartition(".")[2] == key.rpartition(".")[2]]
-    if len(namesakes) == 1:
+    if namesakes and ("." not in key or len(namesakes) == 1):
         return f'. Did you mean "{namesakes[0]}"?'
     return sentence(nearest(key, namesakes or [*KEYS, *SECTIONS]))
 

@@ -7,6 +7,7 @@ wanted, and a class may be called no, 1.0 or null.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -30,6 +31,13 @@ def _no_truth(value: Any) -> Any:
 
 def _truth(value: Any) -> Any:
     return {"true": True, "false": False}.get(str(value).lower(), value)
+
+
+def _threshold(value: Any) -> Any:
+    with suppress(ValueError, TypeError):
+        if value == "adaptive" or (not isinstance(value, bool) and 0 <= float(value) <= 1):
+            return value
+    raise ValueError(f"must be adaptive or a number from 0 to 1, not {shown(value)}")
 
 
 def _listed(value: Any) -> Any:
@@ -247,7 +255,64 @@ class Base(Training):
     checkpoint: Place | None = None  # a finished base detector, or its run, instead of training one
 
 
+class Mine(Section):
+    """Offline mining (section 3.2 of the paper; protocol.md, section 3)."""
+
+    images: Literal["all", "base"] = "all"  # all training images, or those with a base box
+    cut: Share = 0.05  # the least detector score of a candidate, before calibration
+    # a number: Eq. 1, for all classes
+    threshold: Annotated[Literal["adaptive"] | float, BeforeValidator(_threshold)] = "adaptive"
+    alpha: Float = 1.5  # Eq. 5
+    most: Count = 300  # N of the paper: the most that are kept of a class, where it is adaptive
+    tau: Positive = 1.0  # Eq. 3
+    # none; a file or a name of torchvision's or timm's
+    discriminator: NameOrFile = "none"
+    discriminator_short_side: Count = 800
+    discriminator_normalisation: Literal["auto", "imagenet", "caffe"] = "auto"
+    discriminator_stride_in_1x1: bool = False
+    centre: bool = False  # features minus the mean feature of base boxes
+    drop_on_base: bool = False  # no candidates that overlap base boxes
+    detections: Place | None = None  # another tool's on the training images, instead of transfer's
+
+
+class Mingle(Section):
+    """Where the pool joins what the teacher finds (Eq. 6)."""
+
+    rpn: bool = True  # its proposals
+    rcnn: bool = True  # its instances
+    nms: Literal["class", "agnostic"] = "class"  # agnostic: a better box of another class replaces
+
+
+class Online(Training):
+    """Re-training on base boxes and mined ones, from the backbone's own weights."""
+
+    ema: Annotated[Float, Field(gt=0, lt=1)] | None = 0.999  # of the teacher
+    teacher: bool = True  # it goes on mining, and is the detector that comes out
+    delta: Share = 0.7  # the least score of what the teacher finds
+    mingle: Mingle = Mingle()
+    iou_branch: bool = True  # a teacher's scores know how well a box lies (Eq. 7)
+    oracle: bool = False  # all hidden novel boxes in place of the pool: a ceiling, not a method
+    strong: bool = True  # strong views
+    shots: bool = False  # the K shots are targets too
+    ignore_candidates: bool = False  # no background loss on candidates that were not chosen
+    mined_weight: Annotated[Float, Field(ge=0)] = 1.0  # of the losses on mined boxes
+    mined_boxes: bool = True  # box losses on mined boxes
+
+
+class Tune(Training):
+    """The last fine-tuning, of classifier, box and IoU predictors."""
+
+    iterations: Count | None = 4_000
+    rate: Positive = 0.001
+    warm_up: Whole = 0
+    decay: Numbers = (0.9,)
+    data: Literal["balanced", "novel"] = "balanced"  # novel: without the shots of base classes
+    short: Counts | None = None  # short sides instead of views.short
+    cached: bool = True  # what is frozen is computed once for each view
+
+
 class Transfer(Training):
+    checkpoint: Place | None = None  # a finished few-shot detector instead of training one
     iterations: Count | None = 4_000
     rate: Positive = 0.001  # learning rate
     warm_up: Whole = 0  # iterations in which the rate rises

@@ -31,7 +31,10 @@ TRANSFER = {
     10: (40_000, 0.9, 10),
 }
 
-# protocol.md, section 2, where it is not the default of a key already
+# Shots: iterations of the last fine-tuning (the paper's Appendix A)
+TUNE = {1: 4_000, 2: 8_000, 3: 8_000, 5: 8_000, 10: 12_000}
+
+# protocol.md, sections 2 and 3, where it is not the default of a key already
 PAPER: Keys = {
     "detector.backbone": "resnet101",
     "detector.weights": "IMAGENET1K_V2",
@@ -41,10 +44,13 @@ PAPER: Keys = {
     "base.iterations": 18_000,
     "base.warm_up": 100,
     "base.decay": [0.666667, 0.888889],
+    "mine.discriminator": "resnet50:IMAGENET1K_V2",
+    "online.iterations": 18_000,
 }
 PAPER_ABOUT = (
-    "The paper's schedule. ImageNet weights are torchvision's: it has no Caffe ResNet-101, "
-    "which detector.weights, normalisation and stride_in_1x1 take from a file."
+    "The paper's schedule. Weights are torchvision's: it has neither a Caffe ResNet-101, which "
+    "detector.weights, normalisation and stride_in_1x1 take from a file, nor MoCo v2, which "
+    "mine.discriminator takes."
 )
 
 # One GPU, VOC with a short side of 320 pixels: the budget is time, the rest is the paper's.
@@ -59,6 +65,10 @@ AT_320: Keys = PAPER | {
     "base.iterations": None,
     "base.minutes": 8,
     "transfer.short": [320, 368, 416, 464, 512],
+    "mine.discriminator_short_side": 640,
+    "online.iterations": None,
+    "online.minutes": 7,
+    "tune.short": [320, 368, 416, 464, 512],
 }
 AT_320_ABOUT = "For one GPU: pictures of about 320 pixels, base training within minutes."
 
@@ -85,11 +95,19 @@ DEMO: Keys = {
     "views.long": 224,
     "views.test": 160,
     "views.flip": False,  # a mirrored digit is no digit
-    "base.iterations": 1_500,
+    "base.iterations": 1_200,
     "base.batch": 8,
     "base.clip": 10,
     "transfer.iterations": 1_000,
     "transfer.batch": 8,
+    "mine.drop_on_base": True,
+    "online.iterations": 1_200,
+    "online.batch": 8,
+    "online.clip": 10,
+    "online.ema": 0.98,  # a memory of 50 iterations, near 5 % of the run
+    "online.shots": True,
+    "tune.iterations": 500,
+    "tune.batch": 8,
 }
 DEMO_ABOUT = "Handwritten digits on photographs, made on the spot: minutes on two cores."
 
@@ -106,6 +124,7 @@ def _voc(about: str, keys: Keys, suffix: str) -> Iterator[tuple[str, Preset]]:
                 "transfer.rate": 0.001,
                 "transfer.warm_up": warm_up,
                 "transfer.decay": [decay],
+                "tune.iterations": TUNE[shots],
             }
             yield f"voc-split{split}-{shots}shot{suffix}", Preset(about, own | keys)
 

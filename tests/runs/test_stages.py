@@ -20,7 +20,7 @@ from mini_fsod import checkpoint
 from mini_fsod.config import Config, from_file, resolve
 from mini_fsod.errors import UserError
 from mini_fsod.runs import stages
-from mini_fsod.runs.base import base_of
+from mini_fsod.runs.base import checkpoint_of
 from mini_fsod.tfa import cached
 from runs import small
 
@@ -195,7 +195,7 @@ def test_a_base_detector_is_shared(data: Path, finished: Path, tmp_path: Path) -
     file = finished / "base" / "checkpoint.safetensors"
     ways = {"file": file, "run": finished, "stage": finished / "base"}
     for name, given in ways.items():
-        assert base_of(given) == file
+        assert checkpoint_of(given, "base") == file
         out = tmp_path / name
         results = stages.run(config(data, base__checkpoint=given), out)
         assert weights(out, "transfer") == weights(finished, "transfer")

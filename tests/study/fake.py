@@ -23,7 +23,13 @@ from mini_fsod.study.work import lock, work
 STAGES = ("base", "transfer", "mine", "tune")
 KEYS = {
     "base": ("base.iterations", "base.minutes", "base.checkpoint", "split"),
-    "transfer": ("transfer.iterations", "transfer.minutes", "shots.k", "shots.seed"),
+    "transfer": (
+        "transfer.iterations",
+        "transfer.minutes",
+        "transfer.checkpoint",
+        "shots.k",
+        "shots.seed",
+    ),
     "mine": ("mine.threshold", "mine.pool"),
     "tune": ("tune.data",),
 }

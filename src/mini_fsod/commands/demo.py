@@ -34,7 +34,7 @@ def run(out: Path, seed: int) -> None:
     check.run(place, ",".join(NOVEL), None, "train", None, False, None, out / "train.png", False)
     show.out.rule("[bold]mini run demo[/]: from nothing, then 3 new digits", align="left")
     config = resolve("demo", [f"data.root={place}", f"seed={seed}", f"shots.seed={seed}"])
-    results = stages.run_into(config, out)
+    results = stages.run_into(config, out, last="transfer")
     show.table(stages.stage_table(results))
     detections_sheet(out, place)
     show.out.rule("[bold]What to look at[/]", align="left")

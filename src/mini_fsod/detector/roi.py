@@ -101,5 +101,10 @@ class IoUBranch(nn.Module):
 
     def forward(self, pooled: Tensor) -> Tensor:
         """Logits (R,) of pooled features (R, channels, size, size)."""
-        logits: Tensor = self.predict(self.head(pooled))
-        return logits.float().squeeze(-1)
+        return self.logits(self.head(pooled))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits (...) of the head's vectors (..., width), in float32."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            logits: Tensor = self.predict(hidden.float())
+        return logits.squeeze(-1)

@@ -23,9 +23,9 @@ from mini_fsod.data.dataset import Dataset, Floats, Ints
 from mini_fsod.data.json_stream import records
 from mini_fsod.data.split import arranged
 from mini_fsod.data.text import number, shown
-from mini_fsod.errors import DataError, Problem, nearest
+from mini_fsod.errors import DataError, Problem, UserError, nearest
 from mini_fsod.feed.cache import own_sizes
-from mini_fsod.files import write_bytes, write_json
+from mini_fsod.files import open_regular, write_bytes, write_json
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.candidates import Candidates
 from mini_fsod.mining.thresholds import Threshold
@@ -296,3 +296,23 @@ def _common_tail(a: PurePosixPath, b: PurePosixPath) -> int:
             break
         count += 1
     return count
+
+
+def read_candidates(path: Path, data: Dataset, labels: LabelMap) -> Candidates:
+    """The candidates of our own `candidates.json`, in its order."""
+    place = {file: i for i, file in enumerate(data.files)}
+    try:
+        with open_regular(path) as source:
+            records = json.load(source)
+        image = np.array([place[r["file_name"]] for r in records], dtype=np.int64)
+        label = np.array([labels.novel.index(r["category"]) for r in records], dtype=np.int64)
+        xywh = np.array([r["bbox"] for r in records], dtype=np.float64).reshape(-1, 4)
+        score, own, similar = (
+            np.array([r[key] for r in records], dtype=np.float64)  # null becomes nan
+            for key in ("score", "score_detector", "cosine")
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path}: not the candidates of these images ({error}).", "Mine again: --from mine."
+        ) from None
+    return Candidates(image, label, xywh, score, own, None if np.isnan(similar).any() else similar)

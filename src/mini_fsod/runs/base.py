@@ -35,7 +35,7 @@ def base(run: Run) -> None:
     begun = time.perf_counter()
     config, own, views = run.config, run.config.base, run.config.views
     if own.checkpoint is not None:
-        _take(run, begun)
+        take(run, "base", *load_base(run), begun)
         return
     labels = LabelMap(run.material.labels.base, ())
     torch.manual_seed(config.seed)
@@ -53,9 +53,8 @@ def base(run: Run) -> None:
     )
 
 
-def _take(run: Run, begun: float) -> None:
-    """A base detector from elsewhere: its figures come along, or are measured here."""
-    path, saved = load_base(run)
+def take(run: Run, stage: str, path: Path, saved: checkpoint.Saved, begun: float) -> None:
+    """A stage's detector from elsewhere: its figures come along, or are measured here."""
     if run.team.leads:
         digest = folder.digest(path)
         figures = _figures_beside(path, digest)
@@ -68,7 +67,7 @@ def _take(run: Run, begun: float) -> None:
             figures = run.material.score(onto(saved.detector, run.device), saved.labels, bf16)
             figures |= {"seconds": time.perf_counter() - begun, "images_per_second": None}
         figures |= {"checkpoint": str(path), "checkpoint_sha256": digest}
-        write_json(run.out / "base" / folder.METRICS, figures)
+        write_json(run.out / stage / folder.METRICS, figures)
     wait_for_all(run.team)
 
 
@@ -83,31 +82,38 @@ def _figures_beside(path: Path, digest: str) -> dict[str, Any]:
 
 def load_base(run: Run) -> tuple[Path, checkpoint.Saved]:
     """The base detector of a run, its own or the given one, and its file."""
-    config, given = run.config, run.config.base.checkpoint
-    path = base_of(given) if given else run.out / "base" / folder.CHECKPOINT
+    return load_stage(run, "base", run.config.base.checkpoint, run.material.labels.base)
+
+
+def load_stage(
+    run: Run, stage: str, given: Path | None, classes: tuple[str, ...]
+) -> tuple[Path, checkpoint.Saved]:
+    """The detector of a stage, the run's own or a given one, and its file."""
+    path = checkpoint_of(given, stage) if given else run.out / stage / folder.CHECKPOINT
     if not is_file(path):
-        raise UserError(f"{path}: the base detector is not there.", "Repeat with --from base.")
-    saved = checkpoint.load(path, config.detector.weights)
-    wanted = run.material.labels.base
-    if saved.labels.classes != wanted:
         raise UserError(
-            f"{path}: its classes are not the base classes of this run: "
-            f"{', '.join(saved.labels.classes)} instead of {', '.join(wanted)}.",
-            "Take a base detector of the same split, or train one.",
+            f"{path}: the detector of {stage} is not there.", f"Repeat with --from {stage}."
         )
-    _refuse_other_build(path, saved.detector.settings, config)
-    saved.detector.settings = configured(saved.detector.settings, config)
+    saved = checkpoint.load(path, run.config.detector.weights)
+    if saved.labels.classes != classes:
+        raise UserError(
+            f"{path}: its classes are not the {'base ' * (stage == 'base')}classes of this run: "
+            f"{', '.join(saved.labels.classes)} instead of {', '.join(classes)}.",
+            f"Take a {stage} detector of the same split, or train one.",
+        )
+    _refuse_other_build(path, saved.detector.settings, run.config)
+    saved.detector.settings = configured(saved.detector.settings, run.config)
     return path, saved
 
 
-def base_of(given: Path) -> Path:
-    """The base checkpoint that a file, a run or a stage's folder stands for."""
-    for path in (given, given / "base" / folder.CHECKPOINT, given / folder.CHECKPOINT):
+def checkpoint_of(given: Path, stage: str) -> Path:
+    """The stage's checkpoint that a file, a run or a stage's folder stands for."""
+    for path in (given, given / stage / folder.CHECKPOINT, given / folder.CHECKPOINT):
         if is_file(path):
             return path
     raise UserError(
-        f"{given}: there is no base detector.",
-        "Give a checkpoint, or the folder of a run that has trained its base.",
+        f"{given}: there is no {stage} detector.",
+        f"Give a checkpoint, or the folder of a run that has trained its {stage} stage.",
     )
 
 
@@ -137,7 +143,7 @@ def _refuse_other_build(path: Path, settings: DetectorSettings, config: Config) 
         )
 
 
-def new_detector(config: Config, classes: int) -> Detector:
+def new_detector(config: Config, classes: int, iou_branch: bool = False) -> Detector:
     own = config.detector
     detector = build(
         classes,
@@ -148,6 +154,7 @@ def new_detector(config: Config, classes: int) -> Detector:
         frozen_stages=own.frozen_stages,
         normalisation={"auto": None, "imagenet": IMAGENET, "caffe": CAFFE}[own.normalisation],
         channels=own.channels,
+        iou_branch=iou_branch,
         rpn=RPNSettings(anchor_sizes=tuple((size,) for size in own.anchors)),
         roi=RoISettings(width=own.width),
     )

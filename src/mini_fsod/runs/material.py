@@ -16,7 +16,7 @@ import torch
 
 from mini_fsod import show
 from mini_fsod.config import Config
-from mini_fsod.data.dataset import NO_BOXES, Bools, Dataset, Ints
+from mini_fsod.data.dataset import NO_BOXES, Bools, Boxes, Dataset, Floats, Ints
 from mini_fsod.data.home import is_sample
 from mini_fsod.data.kshot import balanced_set, draw, training_part
 from mini_fsod.data.official import choose, lists_from_file, voc_lists
@@ -59,7 +59,7 @@ class Material:
                 "There is not a single box of a base class to train on.",
                 f"`mini check {self._config.data.root}` counts them; see data.train, data.novel.",
             )
-        if "transfer" in stages:
+        if {"transfer", "mine"} & {*stages}:
             _ = self.shots  # too few boxes are told where they are drawn
         if stages and self.test is None:
             show.note("the data has no image set for tests (data.test): nothing will be scored")
@@ -103,6 +103,14 @@ class Material:
     def base(self) -> Dataset:
         """The base set D^b: images with a base box, and base boxes alone."""
         return arranged(base_set(self.train, self.labels), LabelMap(self.labels.base, ()))
+
+    @cached_property
+    def mined(self) -> Dataset:
+        """The images to mine, with all of their boxes; those of novel classes are for audits."""
+        data = arranged(self.train, self.labels)
+        if self._config.mine.images == "all":
+            return data
+        return data.select(np.unique(data.boxes.image[is_of(data, self.labels.base)]))
 
     @cached_property
     def shots(self) -> Dataset:
@@ -153,23 +161,36 @@ class Material:
             show.note("the pictures do not fit into the GPU's memory: they are decoded on the way")
         return streams
 
-    def batches(self, data: Dataset) -> tuple[Batches, Ints]:
-        """The way from plans to batches of a data set, and the pictures' sizes (I, 2)."""
+    def batches(
+        self, data: Dataset, also: Sequence[tuple[Boxes, Floats | None]] = ()
+    ) -> tuple[Batches, Ints]:
+        """The way from plans to batches of a data set, and the pictures' sizes (I, 2).
+
+        `also` are further boxes of its images with their scores, such as mined ones.
+        """
         targets = Targets.of(data.boxes, len(data), is_target(data))
+        more = [Targets.of(boxes, len(data), scores=scores) for boxes, scores in also]
         if self._streams:
             own = own_sizes(data)
-            return Stream(data, own, targets, self._device, *self._kept).batches, own
+            stream = Stream(data, own, targets, self._device, *self._kept, also=more)
+            return stream.batches, own
         # shots of a file may lie elsewhere
         ours = data.root == self.data.root and set(data.files) <= set(self.data.files)
         everything = self.data if ours else data
         pictures, held = _hold(everything, self._folder, *self._kept, self._device)
         pictures = pictures.take(data.files)
-        return held.sharing(pictures, targets).batches, pictures.own
+        return held.sharing(pictures, targets, more).batches, pictures.own
 
     def feed(
-        self, data: Dataset, schedule: Schedule, inputs: InputsOf, team: Team, accumulate: int
+        self,
+        data: Dataset,
+        schedule: Schedule,
+        inputs: InputsOf,
+        team: Team,
+        accumulate: int,
+        also: Sequence[Boxes] = (),
     ) -> Feed:
-        """Training batches of a data set, for the loop."""
+        """Training batches of a data set, for the loop; `also` are further boxes it learns from."""
         parts = team.world * accumulate
 
         def batches(start: int) -> Generator[Sequence[Inputs]]:
@@ -186,8 +207,9 @@ class Material:
             return [data.files[i] for i in schedule.plan(n).images.tolist()]
 
         identity = hashlib.sha256(schedule.state(0)["schedule"].encode())
-        for column in (data.boxes.image, data.boxes.label, data.boxes.xywh):
-            identity.update(np.ascontiguousarray(column).tobytes())
+        for boxes in (data.boxes, *also):
+            for column in (boxes.image, boxes.label, boxes.xywh):
+                identity.update(np.ascontiguousarray(column).tobytes())
         return Feed(batches, names, identity.hexdigest()[:16])
 
     # Figures
@@ -203,7 +225,7 @@ class Material:
         size = AT_TEST.get(self._device.type, AT_TEST_ELSEWHERE)
         plans = each_once(own, size, views.test, views.long)
         with show.progress("testing", len(plans)) as told:
-            found = detect_all(detector, _counted(batches, told), plans, self._device, bf16)
+            found = detect_all(detector, counted(batches, told), plans, self._device, bf16)
         return score(data, found, labels, metric)
 
 
@@ -250,7 +272,9 @@ def inputs_from(batches: Batches, device: torch.device) -> InputsOf:
     return inputs
 
 
-def _counted(batches: Batches, told: Callable[..., None]) -> Batches:
+def counted(batches: Batches, told: Callable[..., None]) -> Batches:
+    """The same, telling how many there were so far."""
+
     def source(plans: Iterable[Plan]) -> Iterator[Batch]:
         for n, batch in enumerate(batches(plans), start=1):
             told(n)

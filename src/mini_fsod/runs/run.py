@@ -16,7 +16,8 @@ from mini_fsod.labels import LabelMap
 from mini_fsod.runs import folder
 from mini_fsod.runs.material import Material
 from mini_fsod.train.distributed import Team, wait_for_all
-from mini_fsod.train.loop import Feed, Recipe, train
+from mini_fsod.train.ema import Average
+from mini_fsod.train.loop import Feed, Recipe, Watch, train
 from mini_fsod.train.step import Losses
 
 
@@ -43,17 +44,19 @@ class Run:
         own: Training,
         weights: str | float | None,
         begun: float,
+        average: Average[Detector] | None = None,
+        watch: Watch | None = None,
     ) -> None:
         """Train a stage that began at `begun`; its checkpoint, then its figures.
 
-        `weights` is what the backbone began as. What a killed stage would have gone on from is kept
-        until the figures are there.
+        `weights` is what the backbone began as, `average` a teacher that the losses ask, `watch` as
+        in `train`. What a killed stage would have gone on from is kept until the figures are there.
         """
         place, bf16 = self.out / stage, self.bf16(own)
         prepared = time.perf_counter() - begun
         recipe = recipe_of(own, bf16)
         learned, trained = train(
-            detector, losses, feed, recipe, place, stage, self.device, self.team
+            detector, losses, feed, recipe, place, stage, self.device, self.team, average, watch
         )
         if self.team.leads:
             about: checkpoint.About = {

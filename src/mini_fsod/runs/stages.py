@@ -13,12 +13,15 @@ from mini_fsod.config import STAGES, Config
 from mini_fsod.errors import UserError, nearest
 from mini_fsod.runs import folder
 from mini_fsod.runs.base import base
+from mini_fsod.runs.mine import mine
+from mini_fsod.runs.online import online
 from mini_fsod.runs.run import Run
 from mini_fsod.runs.transfer import fine_tune
+from mini_fsod.runs.tune import tune
 from mini_fsod.train.distributed import Team, own_device, team, wait_for_all
 from mini_fsod.train.log import duration
 
-STAGE = {"base": base, "transfer": fine_tune}
+STAGE = {"base": base, "transfer": fine_tune, "mine": mine, "online": online, "tune": tune}
 
 
 def run(

@@ -7,8 +7,11 @@ import time
 import numpy as np
 
 from mini_fsod import show
+from mini_fsod.data.dataset import Dataset
+from mini_fsod.detector.model import Detector
 from mini_fsod.feed.batches import Schedule
-from mini_fsod.runs.base import load_base, onto
+from mini_fsod.keys import Transfer, Tune
+from mini_fsod.runs.base import load_base, load_stage, onto, take
 from mini_fsod.runs.material import inputs_from
 from mini_fsod.runs.run import Run
 from mini_fsod.tfa import cached
@@ -20,20 +23,40 @@ from mini_fsod.train.step import losses_of
 def fine_tune(run: Run) -> None:
     """TFA: rows for the novel classes, then both predictors on the balanced K-shot set."""
     begun = time.perf_counter()
-    config, own, views, device = run.config, run.config.transfer, run.config.views, run.device
-    labels, data, bf16 = run.material.labels, run.material.shots, run.bf16(own)
+    own, labels = run.config.transfer, run.material.labels
+    if own.checkpoint is not None:
+        given = load_stage(run, "transfer", own.checkpoint, labels.classes)
+        take(run, "transfer", *given, begun)
+        return
     _, saved = load_base(run)
-    detector = transfer(onto(saved.detector, device), labels, config.seed)
-    shorts = own.short or views.short
+    detector = transfer(onto(saved.detector, run.device), labels, run.config.seed)
+    weights = saved.about.get("weights")  # what is frozen comes from there
+    over_views(run, "transfer", detector, run.material.shots, own, own.short, weights, begun)
+
+
+def over_views(
+    run: Run,
+    stage: str,
+    detector: Detector,
+    data: Dataset,
+    own: Transfer | Tune,
+    shorts: tuple[int, ...] | None,
+    weights: str | float | None,
+    begun: float,
+) -> None:
+    """Train what is not frozen of a detector, its predictors, over the views of a few pictures."""
+    views, device, bf16 = run.config.views, run.device, run.bf16(own)
     batches, sizes = run.material.batches(data)
-    schedule = Schedule(sizes, own.batch, shorts, views.long, config.seed, flip=views.flip)
+    schedule = Schedule(
+        sizes, own.batch, shorts or views.short, views.long, run.config.seed, flip=views.flip
+    )
     keeps = own.cached
     if keeps:
         most_boxes = int(np.diff(data.offsets).max())
         why = cached.obstacle(detector, schedule, most_boxes, device, bf16)
-        keeps = told_by_leader(int(not why), run.team, device) == 1  # the same in all processes
+        keeps = told_by_leader(not why, run.team, device) > 0  # processes must not differ in it
         if not keeps:
-            show.note(f"transfer: features are not kept, iterations take longer: {why}")
+            show.note(f"{stage}: features are not kept, iterations take longer: {why}")
     if keeps:
         seen = cached.look_once(detector, batches, schedule, device, bf16)
         losses = cached.losses_over(detector, seen)
@@ -41,5 +64,4 @@ def fine_tune(run: Run) -> None:
     else:
         losses, inputs = losses_of(detector), inputs_from(batches, device)
     feed = run.material.feed(data, schedule, inputs, run.team, own.accumulate)
-    weights = saved.about.get("weights")  # what is frozen comes from there
-    run.train("transfer", detector, labels, losses, feed, own, weights, begun)
+    run.train(stage, detector, run.material.labels, losses, feed, own, weights, begun)

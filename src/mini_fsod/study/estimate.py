@@ -12,8 +12,8 @@ from mini_fsod.study.work import is_done, results
 
 # seconds an iteration at batch 16 and 320 pixels, evaluation included: an order of magnitude
 ROUGH = {
-    "cuda": {"base": 0.05, "transfer": 0.004},
-    "cpu": {"base": 15.0, "transfer": 0.05},
+    "cuda": {"base": 0.03, "transfer": 0.002, "online": 0.05, "tune": 0.002},
+    "cpu": {"base": 15.0, "transfer": 0.05, "online": 25.0, "tune": 0.05},
 }
 
 

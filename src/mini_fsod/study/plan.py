@@ -24,7 +24,10 @@ Resolve = Callable[[str, Sequence[str]], "Config"]
 Parts = Callable[["Config", str], dict[str, Any]]
 
 # how a stage's result is given to another run: the key, and the file of the run that made it
-HANDED = {"base": ("base.checkpoint", "base/checkpoint.safetensors")}
+HANDED = {
+    "base": ("base.checkpoint", "base/checkpoint.safetensors"),
+    "transfer": ("transfer.checkpoint", "transfer/checkpoint.safetensors"),
+}
 
 # settings that say where and how, not what: workers of one study may differ in them
 NO_MATTER = ("device", "data.cache", "data.feed")
@@ -84,12 +87,15 @@ def plan(
         for shots in study.shots
         for row in study.rows
     ]
+    furthest = max(stages.index(row.last) for row in study.rows)
     for row, cell in cells:
         source, sets = settings(study, row, cell)
         config = resolve(source, sets)
         todo = list(stages[: stages.index(row.last) + 1])
         needs: tuple[str, ...] = ()
-        for stage, name in shared(config, todo, parts, handed):
+        # a stage that no row goes beyond is the cell's own, but for a base, which seeds share
+        common = stages[: max(1, min(furthest, len(todo)))]
+        for stage, name in shared(config, common, parts, handed):
             if name not in units:
                 configs[name] = resolve(source, sets)
                 whole = _json(parts(config, stage))

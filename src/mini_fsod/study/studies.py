@@ -69,9 +69,69 @@ class Study:
     figures: tuple[str, ...] = ("nAP50", "bAP50")
 
 
+def _no_teacher(*sets: str) -> tuple[str, ...]:
+    return (*sets, "online.teacher=false", "online.iou_branch=false")
+
+
+# the rows of the paper's component table as switches (protocol.md, section 3), and the ceiling
+COMPONENTS = (
+    Row("TFA", paper=(("tab:component", "TFA Base"),)),
+    Row(
+        "+ TFA mining",
+        _no_teacher("mine.threshold=0.7", "mine.discriminator=none"),
+        "online",
+        (("tab:component", "+TFA Mining"),),
+    ),
+    Row(
+        "+ adaptive thresholding",
+        _no_teacher("mine.discriminator=none"),
+        "online",
+        (("tab:component", "+Adaptive Thresholding"),),
+    ),
+    Row("+ SSL co-mining", _no_teacher(), "online", (("tab:component", "+SSL Co-Mining"),)),
+    Row(
+        "+ adaptive mingling",
+        ("online.iou_branch=false",),
+        "online",
+        (("tab:component", "+Adaptive Mingling"),),
+    ),
+    Row("+ IoU branch", (), "online", (("tab:component", "+IoU Branching"),)),
+    Row("+ fine-tuning", (), "tune", (("tab:component", "+Fine-Tuning"),)),
+    Row("oracle", _no_teacher("online.oracle=true"), "online"),
+)
+
+
+def _mingling(rpn: bool, rcnn: bool) -> tuple[str, ...]:
+    return f"online.mingle.rpn={str(rpn).lower()}", f"online.mingle.rcnn={str(rcnn).lower()}"
+
+
+MINGLING = tuple(
+    Row(name, _mingling(rpn, rcnn), "online", (("tab:mingling", name),))
+    for name, rpn, rcnn in (
+        ("neither", False, False),
+        ("RPN", True, False),
+        ("R-CNN", False, True),
+        ("RPN and R-CNN", True, True),
+    )
+)
+
 STUDIES = {
     study.name: study
     for study in (
+        Study(
+            name="components",
+            source=f"voc-split{{split}}-{{shots}}shot{SMALL}",
+            rows=COMPONENTS,
+            shots=(1, 5),
+            splits=(1,),
+        ),
+        Study(
+            name="mingling",
+            source=f"voc-split{{split}}-{{shots}}shot{SMALL}",
+            rows=MINGLING,
+            shots=(1,),
+            splits=(1,),
+        ),
         Study(
             name="tfa",
             source=f"voc-split{{split}}-{{shots}}shot{SMALL}",

@@ -1,9 +1,10 @@
 """Fine-tuning of the predictors over features that are computed once.
 
-TFA trains classifier and box predictor alone. Everything before them - backbone, pyramid, RPN, box
-head - gives the same answer whenever it sees the same view of a picture, and a K-shot set has few
-views: each picture at a few scales, flipped or not. So each view's proposals, their matches and
-their vectors are kept, and an iteration only draws RoIs and runs two matrix products.
+TFA and the last fine-tuning of MINI train the predictors alone. Everything before them - backbone,
+pyramid, RPN, box head - gives the same answer whenever it sees the same view of a picture, and a
+K-shot set has few views: each picture at a few scales, flipped or not. So each view's proposals,
+their matches and their vectors are kept, and an iteration only draws RoIs and runs two matrix
+products.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Views(NamedTuple):
     """V views on the device: R regions each, proposals and then ground truth, and G boxes."""
 
     vectors: Tensor  # (V, R, width) what the box head says of each region
+    iou_vectors: Tensor  # (V, R, width) what the IoU branch's says; (V, R, 0) without a branch
     regions: Tensor  # (V, R, 4)
     box: Tensor  # (V, R), iou, positive, negative: what they are matched to (`Matches`)
     iou: Tensor
@@ -61,8 +63,9 @@ def obstacle(
 
 def bytes_of_views(detector: Detector, views: int, most_boxes: int, bf16: bool) -> int:
     """How much memory the views' vectors take: nearly all that `Views` takes."""
-    roi, rpn = detector.settings.roi, detector.settings.rpn
-    return views * (rpn.after_nms_train + most_boxes) * roi.width * (2 if bf16 else 4)
+    settings = detector.settings
+    width = settings.roi.width * (2 if settings.iou_branch else 1)
+    return views * (settings.rpn.after_nms_train + most_boxes) * width * (2 if bf16 else 4)
 
 
 def free_memory(device: torch.device) -> int:
@@ -117,9 +120,12 @@ def _look(detector: Detector, batch: Batch) -> Views:
     proposals = detector.propose(logits, deltas, anchors, counts, batch.sizes, training=True)
     targets = Targets(batch.boxes, batch.labels, batch.valid)
     regions, matches = detector.match_rois(proposals, targets)
-    vectors = detector.box_head(detector.pool(levels, regions))
+    pooled = detector.pool(levels, regions)
+    vectors, branch = detector.box_head(pooled), detector.iou_branch
+    iou_vectors = vectors[:, :0] if branch is None else branch.head(pooled)
     return Views(
         vectors.unflatten(0, regions.shape[:2]),
+        iou_vectors.unflatten(0, regions.shape[:2]),
         regions,
         *matches,
         batch.boxes,
@@ -134,14 +140,17 @@ def losses_over(detector: Detector, views: Views) -> Losses:
 
     def losses(rows: Tensor, draw: Tensor) -> dict[str, Tensor]:
         regions, box, iou, positive, negative, truth, labels, valid, sizes = (
-            column[rows] for column in views[1:]
+            column[rows] for column in views[2:]
         )
         matches = Matches(box, iou, positive, negative)
         samples, drawn = detector.sample_rois(regions, matches, draw)
         vectors = views.vectors[rows[:, None], samples.rows]  # (b, S, width)
         logits, deltas = detector.predictor(vectors.flatten(0, 1))
         shape = vectors.shape[:2]
-        outputs = RoIOutputs(logits.unflatten(0, shape), deltas.unflatten(0, shape), None)
+        overlap = None
+        if detector.iou_branch is not None:
+            overlap = detector.iou_branch.logits(views.iou_vectors[rows[:, None], samples.rows])
+        outputs = RoIOutputs(logits.unflatten(0, shape), deltas.unflatten(0, shape), overlap)
         return detector.roi_losses(outputs, drawn, Targets(truth, labels, valid), sizes)
 
     return losses

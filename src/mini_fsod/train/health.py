@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mini_fsod.errors import UserError
+from mini_fsod.train.step import is_loss
 
 
 def refuse_nonfinite(
@@ -25,7 +26,8 @@ def refuse_nonfinite(
     wrong = (~losses.isfinite()).nonzero().tolist()
     if wrong:
         row, column = wrong[0]
-        what, iteration = f"The loss is not a number any more: {names[column]}", row
+        kind = "loss" if is_loss(names[column]) else "gauge"
+        what, iteration = f"The {kind} is not a number any more: {names[column]}", row
     elif not _finite_weights(model):
         what, iteration = "The weights are not numbers any more: the update", len(losses) - 1
     else:

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from mini_fsod import show
 from mini_fsod.files import write_bytes
+from mini_fsod.train.step import is_loss
 
 FILE = "log.jsonl"
 LINE_SECONDS = 30  # between lines where there is no terminal to draw a bar on
@@ -68,7 +69,7 @@ class Log:
         seconds: float,
     ) -> None:
         """`step` iterations are done; `speed` in images and `left` in seconds."""
-        whole = sum(losses.values())
+        whole = sum(value for name, value in losses.items() if is_loss(name))
         line = {"step": step, "loss": whole, **losses, "rate": rate}
         self._file.write(json.dumps(line | {"images_per_second": speed, "seconds": seconds}) + "\n")
         self._file.flush()

@@ -8,7 +8,7 @@ from its last state and ends with the same weights.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,6 +36,7 @@ LOOK = {"cuda": 50}  # iterations between looks; elsewhere the host waits anyway
 LOOK_ELSEWHERE = 5
 
 Model = TypeVar("Model", bound=nn.Module)
+Watch = Callable[[int, Mapping[str, float]], Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +86,20 @@ def train(
     title: str,
     device: torch.device,
     team: Team | None = None,
+    average: Average[Model] | None = None,
+    watch: Watch | None = None,
 ) -> tuple[Model, Trained]:
     """Train `model`, whose losses on a batch's inputs are `losses(*inputs)`; goes on where a state
     lies in `folder`. Returns the averaged model if `recipe.ema` is given, else the model itself.
+    `average` is given where the losses need the averaged model, a teacher. At every look `watch` is
+    called with the iterations done and the mean of each loss and gauge, in all processes alike: it
+    may raise, and what it returns is logged too.
     """
     team = team or Team()
     refuse_unequal_parts(recipe.batch, recipe.accumulate, team)
     optimiser = make_optimiser(model, device, recipe.momentum, recipe.weight_decay)
-    average = None if recipe.ema is None else Average(model, device)
+    if recipe.ema is not None and average is None:
+        average = Average(model, device)
     reduce = mean_of_all if team.world > 1 else None
     step = Step(losses, optimiser, device, recipe.bf16, recipe.clip, average, reduce)
     run = _begin(feed, recipe, folder, model, optimiser, average)
@@ -126,6 +133,9 @@ def train(
                 reduce([seen])
             seen = seen.cpu()  # waits for the device
             refuse_nonfinite(seen, step.names, model, run.step, feed.images)
+            named = dict(zip(step.names, seen.mean(0).tolist(), strict=True))
+            if watch is not None:
+                named |= watch(run.step, named)
             now = time.perf_counter()
             run.seconds = now - begun
             speed = len(seen) / max(now - looked, 1e-9)
@@ -136,7 +146,6 @@ def train(
                 if run.total is not None:
                     saved = float("-inf")  # the number must survive a kill
             if log is not None:
-                named = dict(zip(step.names, seen.mean(0).tolist(), strict=True))
                 left = None if run.total is None else (run.total - run.step) / speed
                 images = recipe.batch * speed
                 log.look(run.step, run.total, named, rate, images, left, run.seconds)

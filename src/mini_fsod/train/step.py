@@ -21,6 +21,8 @@ Inputs = tuple[Tensor, ...]
 class Step:
     """Adds up the losses of `losses(*inputs)`, a detector's, and updates what learns.
 
+    Entries whose name does not begin with `loss` are gauges: they are told, and nothing more.
+
     On CUDA the step is recorded for every shape of its inputs and replayed (`Captured`). Hence the
     learning rate and the decay of `average` must be tensors on the device: a number would be frozen
     into the recording. A batch in several parts (accumulation) has its gradients added up; in
@@ -78,7 +80,8 @@ class Step:
             losses = self._losses(*inputs)
         self.names = tuple(losses)
         values = torch.stack(list(losses.values()))
-        values.sum().backward()  # type: ignore[no-untyped-call]
+        learnt = [value for name, value in losses.items() if is_loss(name)]
+        torch.stack(learnt).sum().backward()  # type: ignore[no-untyped-call]
         return values.detach()
 
     def _update(self) -> None:
@@ -87,6 +90,10 @@ class Step:
         self._optimiser.step()
         if self._average is not None:
             self._average.update()
+
+
+def is_loss(name: str) -> bool:
+    return name.startswith("loss")
 
 
 def inputs_of(batch: Batch, draw: Tensor) -> Inputs:

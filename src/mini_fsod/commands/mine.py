@@ -1,0 +1,102 @@
+"""`mini mine`: the stage `mine` alone, in a run that is there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from mini_fsod import show
+from mini_fsod.commands.run import run_into
+from mini_fsod.config import STAGES, Config, resolve
+from mini_fsod.errors import UserError
+from mini_fsod.files import is_file, is_folder
+
+BEHIND = STAGES[STAGES.index("mine") + 1 :]  # made of the pool
+
+
+def run(place: Path, sets: Sequence[str], extra: Path | None) -> None:
+    from mini_fsod.runs import folder
+
+    source = place / folder.CONFIG
+    if not is_file(source):
+        raise UserError(
+            f"{place}: not the folder of a run (no {folder.CONFIG} in it).",
+            "`mini run` makes one; it needs the stages base and transfer.",
+        )
+    for text in sets:
+        key = text.partition("=")[0].strip()
+        if not key.startswith("mine."):
+            raise UserError(
+                f"--set {text}: only keys of mining can be changed here, such as mine.alpha.",
+                f"mini run {source} -o {place} --set {text} --from the stage it concerns.",
+            )
+    config = resolve(str(source), [*sets, *([f"mine.extra={extra}"] if extra else [])])
+    _look_before(config, place)
+    put_aside(place)
+    if run_into(config, place, "mine", "mine"):
+        show.table(class_table(place / "mine"))
+        show.note(f"{place / 'mine'}: pool.json, candidates.json, thresholds.json")
+
+
+def _look_before(config: Config, place: Path) -> None:
+    """What would stop the stage stops it before anything is moved."""
+    import torch
+
+    from mini_fsod.runs import folder, mine
+    from mini_fsod.runs.material import Material
+
+    folder.to_do(place, "mine", STAGES[: STAGES.index("mine") + 1])
+    folder.refuse_stale(place, config, "mine")
+    mine.ready(config.mine)
+    Material(config, torch.device("cpu")).check(["mine"])
+
+
+def put_aside(place: Path) -> None:
+    """Stages made of the pool that goes away are stale, but took hours: they get another name."""
+    for stage in BEHIND:
+        if not is_folder(place / stage):
+            continue
+        names = [f"{stage}-stale", *(f"{stage}-stale-{n}" for n in range(2, 1000))]
+        other = next(place / name for name in names if not (place / name).exists())
+        try:
+            (place / stage).rename(other)
+        except OSError as error:
+            raise UserError(
+                f"{place / stage}: cannot be renamed ({error.strerror}).", "Check its rights."
+            ) from None
+        show.note(f"{stage} was made of the former pool: it is stale, and now called {other.name}")
+
+
+def class_table(place: Path) -> Table:
+    """A row a class: candidates, threshold, what was kept, how much of it is right, its sheet."""
+    thresholds, known = _load(place / "thresholds.json"), _load(place / "audit.json")
+    heads = ["candidates", "delta", "kept"] + (["precision", "recall"] if known else [])
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("class")
+    for head in heads:
+        table.add_column(head, justify="right")
+    table.add_column("sheet")
+    for n, (name, row) in enumerate(thresholds["classes"].items(), start=1):
+        sheet = next((path.name for path in place.glob(f"{n}-*.png")), "-")
+        figures = row | (known["classes"][name] if known else {})
+        table.add_row(show.plain(name), *(_cell(figures[head]) for head in heads), sheet)
+    if known and len(thresholds["classes"]) > 1:
+        total = known["pool"] | {"delta": None}
+        table.add_row("all", *(_cell(total[head]) for head in heads), "")
+    return table
+
+
+def _cell(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """The content of a file that the stage has left; nothing if it has not."""
+    content: dict[str, Any] = json.loads(path.read_bytes()) if is_file(path) else {}
+    return content

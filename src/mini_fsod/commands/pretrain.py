@@ -1,0 +1,51 @@
+"""`mini pretrain`: a discriminator for mining, trained on anybody's images."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mini_fsod import show
+from mini_fsod.commands.predict import torch_device
+from mini_fsod.data.read import read
+from mini_fsod.discriminator.pretrain import SMALL, Pretraining, pretrain
+from mini_fsod.train.log import duration
+
+
+def run(
+    images: Path,
+    out: Path,
+    subset: str | None,
+    backbone: str | None,
+    epochs: float | None,
+    minutes: float | None,
+    batch: int | None,
+    size: int | None,
+    flip: bool,
+    whole: bool,
+    seed: int,
+    device: str,
+    cache: Path | None,
+) -> None:
+    """What is None is as suits the device."""
+    where = torch_device(device)
+    how = Pretraining() if where.type == "cuda" else SMALL
+    wishes: dict[str, Any] = {"backbone": backbone, "batch": batch, "size": size}
+    how = replace(how, **{key: value for key, value in wishes.items() if value is not None})
+    how = replace(how, flip=flip, whole=whole, seed=seed)
+    if epochs is not None or minutes is not None:
+        how = replace(how, epochs=epochs, minutes=minutes)
+    data = read(images, subset)
+    for line in data.notes:
+        show.note(line)
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    trained = pretrain(data, out, how, cache or home / "mini", where)
+    if trained is None:
+        show.note(f"{out}: finished already")
+    else:
+        show.note(
+            f"{out}: {how.backbone}, {trained.iterations:,} iterations on "
+            f"{show.count(len(data), 'image')} in {duration(trained.seconds)}"
+        )

@@ -1,0 +1,177 @@
+"""A discriminator from people's own images: MoCo v2 in the one training loop, into one file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from torchvision.models import get_model
+
+from mini_fsod import show
+from mini_fsod.data.dataset import NO_BOXES, Dataset
+from mini_fsod.detector.backbone import NARROW, RESNETS, make_backbone
+from mini_fsod.detector.settings import BackboneSettings
+from mini_fsod.discriminator.crops import WHOLE, WINDOWS, coloured, draw_colours, draw_crops
+from mini_fsod.discriminator.layouts import Header, read_header, save
+from mini_fsod.discriminator.load import LastMap
+from mini_fsod.discriminator.moco import Encoder, MoCo
+from mini_fsod.errors import UserError, nearest
+from mini_fsod.feed.batches import Schedule
+from mini_fsod.feed.cache import Pictures, cached_pictures
+from mini_fsod.feed.resident import Resident, Targets
+from mini_fsod.files import mode
+from mini_fsod.train import state
+from mini_fsod.train.loop import Feed, Recipe, Trained, train
+from mini_fsod.train.step import Inputs
+
+QUEUE = 65_536  # keys, at most
+SMALL_QUEUE = 16_384  # a shorter one belongs to a short training, where keys must not lie behind
+LEAST_IMAGES = 16
+HELD = 2.5  # short side of the pictures that views are cut from, in sides of a view
+LONGEST = 4  # long side of a picture, in short ones
+
+
+@dataclass(frozen=True, slots=True)
+class Pretraining:
+    """How to pretrain; the defaults are MoCo v2's. One of `epochs` and `minutes` is given."""
+
+    backbone: str = (
+        "resnet50"  # resnet18 to resnet152 with BatchNorm, resnet18-narrow with GroupNorm
+    )
+    epochs: float | None = 200
+    minutes: float | None = None
+    batch: int = 256
+    size: int = 224  # side of a view
+    rate: float = 0.03
+    flip: bool = True
+    whole: bool = False  # views of whole pictures, not of windows: see `crops.Crops`
+    seed: int = 0
+    save_seconds: float = 60.0
+
+
+# What learns on two cores in minutes
+SMALL = Pretraining(backbone=NARROW, epochs=None, minutes=4, batch=64, size=64, rate=0.06)
+
+
+def pretrain(
+    data: Dataset, out: Path, how: Pretraining, cache: Path, device: torch.device
+) -> Trained | None:
+    """Train on the images of a data set, whatever boxes it has, and write what `load` reads.
+
+    Decoded pictures go to `cache`. A log and the state that a killed training goes on from lie in
+    the folder `out` with the suffix .run. None: `out` is there already, made by the same training.
+    """
+    images, batch = len(data), min(how.batch, len(data) // 2)
+    _refuse(out, how, images)
+    torch.manual_seed(how.seed)
+    body, channels = new_body(how.backbone)
+    queue = queue_length(images, batch)
+    model = MoCo(Encoder(body, channels), queue, 0.999 if queue > SMALL_QUEUE else 0.99).to(device)
+    model.to(memory_format=torch.channels_last)
+    held = round(HELD * how.size)
+    with show.progress("decoding pictures") as told:
+        pictures = cached_pictures(data, cache, held, LONGEST * held, progress=told)
+    feed = feed_of(pictures, batch, how, device)
+    if mode(out):
+        _refuse_other(out, feed.identity)
+        return None
+    recipe = Recipe(
+        iterations=None if how.epochs is None else max(1, round(how.epochs * images / batch)),
+        minutes=how.minutes,
+        batch=batch,
+        rate=how.rate,
+        decay=(0.6, 0.8),
+        bf16=device.type == "cuda",
+        save_seconds=how.save_seconds,
+    )
+    folder = out.with_suffix(".run")
+    folder.mkdir(parents=True, exist_ok=True)
+    _, trained = train(model, model.losses, feed, recipe, folder, "pretrain", device)
+    net = body.net if isinstance(body, LastMap) else body
+    header = Header(
+        how.backbone,
+        "group" if how.backbone == NARROW else "frozen",
+        None if how.whole else how.size,
+        {
+            "identity": feed.identity,
+            "iterations": trained.iterations,
+            "batch": batch,
+            "images": images,
+            "seed": how.seed,
+        },
+    )
+    save(out, net, header)
+    (folder / state.FILE).unlink(missing_ok=True)
+    return trained
+
+
+def queue_length(images: int, batch: int) -> int:
+    """Protocol.md, section 3: at most half the number of images, a multiple of the batch."""
+    return max(min(QUEUE, images // 2) // batch, 1) * batch
+
+
+def new_body(backbone: str) -> tuple[nn.Module, int]:
+    """A ResNet with random weights, from pixels to its last map; and the channels of that."""
+    if backbone == NARROW:
+        body = LastMap(make_backbone(BackboneSettings(NARROW, "group")))
+        return body, body.dimension
+    parts = OrderedDict(get_model(backbone, weights=None).named_children())
+    channels = int(parts.pop("fc").in_features)
+    del parts["avgpool"]
+    return nn.Sequential(parts), channels
+
+
+def feed_of(pictures: Pictures, batch: int, how: Pretraining, device: torch.device) -> Feed:
+    """Batches of two views of each picture: inputs of `MoCo.losses`."""
+    images, size = len(pictures.files), how.size
+    # what is seen of a picture is drawn below: to the schedule all are alike
+    schedule = Schedule(np.full((images, 2), size), batch, (size,), size, how.seed, flip=False)
+    resident = Resident(pictures, Targets.of(NO_BOXES, images), device)
+    crops = WHOLE if how.whole else WINDOWS
+
+    def batches(start: int) -> Generator[Sequence[Inputs]]:
+        for n in count(start):
+            plan = draw_crops(schedule.plan(n), pictures.kept, size, crops, how.flip, how.seed)
+            views = resident.batch(plan)
+            colours = draw_colours(plan, how.seed)
+            yield [(coloured(views.images, views.sizes, colours), views.sizes)]
+
+    def names(n: int) -> list[str]:
+        return [pictures.files[i] for i in schedule.plan(n).images.tolist()]
+
+    said = (schedule.state(0), pictures.files, how.backbone, how.rate, how.flip, crops)
+    return Feed(batches, names, hashlib.sha256(repr(said).encode()).hexdigest()[:16])
+
+
+def _refuse(out: Path, how: Pretraining, images: int) -> None:
+    """What would fail only after the pictures were decoded."""
+    known = (*RESNETS, NARROW)
+    if how.backbone not in known:
+        raise UserError(
+            f'"{how.backbone}" cannot be pretrained.{nearest(how.backbone, known)}',
+            f"Take one of {', '.join(known)}.",
+        )
+    if images < LEAST_IMAGES:
+        raise UserError(
+            f"{show.count(images, 'image')} cannot tell what images have in common.",
+            f"Give {LEAST_IMAGES} at least; thousands are better.",
+        )
+    if out.suffix != ".safetensors":
+        raise UserError(f"{out}: not a name for weights.", "Let it end in .safetensors.")
+    if (how.epochs is None) == (how.minutes is None):
+        raise UserError("How long to train is not clear.", "Give either epochs or minutes.")
+
+
+def _refuse_other(out: Path, identity: str) -> None:
+    header = read_header(out)
+    if header is None or header.about.get("identity") != identity:
+        raise UserError(
+            f"{out}: it is there already, and not from this training.", "Choose another -o."
+        )

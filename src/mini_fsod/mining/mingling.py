@@ -1,0 +1,93 @@
+"""Adaptive mingling: what the teacher finds now, and what was mined before (paper, Eq. 6 and 7)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mini_fsod.detector.batch import Candidates
+from mini_fsod.detector.boxes import gather_rows, pairwise_iou
+from mini_fsod.detector.nms import nms
+from mini_fsod.detector.postprocess import select
+
+IN_NMS = 16  # pairs of a proposal and a class that enter NMS, for each instance that may come out
+SAME_OBJECT = 0.5  # IoU of two boxes that mean the same object
+
+
+class Instances(NamedTuple):
+    """Boxes of novel classes in B images, padded. Labels are those of the label map."""
+
+    boxes: Tensor  # (B, M, 4)
+    labels: Tensor  # (B, M) int64
+    scores: Tensor  # (B, M)
+    valid: Tensor  # (B, M) bool
+
+
+def found_by_teacher(
+    candidates: Candidates,
+    base_classes: int,
+    delta: float,
+    nms_iou: float,
+    use_iou: bool,
+    most: int,
+) -> Instances:
+    """I of Eq. 6: the teacher's instances of novel classes with a score of at least delta, M most.
+
+    With `use_iou` the score is sqrt(s iou), Eq. 7. NMS by class; the best `most` of an image.
+    Nothing at or above delta, or no proposal: nothing is valid. Scores that are not numbers are
+    below any delta.
+    """
+    scores = candidates.scores[..., base_classes:]
+    if use_iou:
+        assert candidates.iou is not None
+        scores = (scores * candidates.iou[..., None]).sqrt()
+    found = select(
+        candidates.boxes[:, :, base_classes:],
+        scores,
+        (scores >= delta) & candidates.proposals.valid[..., None],
+        nms_iou=nms_iou,
+        detections=most,
+        candidates=IN_NMS * most,
+        rounds=12,
+    )
+    labels = torch.where(found.valid, found.labels + base_classes, 0)
+    return Instances(found.boxes, labels, found.scores, found.valid)
+
+
+def mingle(
+    online: Instances, offline: Instances, nms_iou: float, by_class: bool
+) -> tuple[Instances, Tensor]:
+    """I' = NMS([I, H]) of Eq. 6: the mined instances that the student learns from, best first.
+
+    The second result (B, M) bool: which of them are the teacher's; the other valid ones are the
+    pool's. Of equal scores the teacher's box comes first, so that the same box in I and H is I's.
+    `by_class` false: a better box of another class replaces a mined one too. Either part may be
+    empty; all of H may be replaced, and all of I.
+    """
+    boxes, labels, scores, valid = (
+        torch.cat(pair, dim=1) for pair in zip(online, offline, strict=True)
+    )
+    order = torch.where(valid, scores, -1.0).argsort(dim=1, descending=True, stable=True)
+    boxes = gather_rows(boxes, order)
+    labels, scores, valid = (t.gather(1, order) for t in (labels, scores, valid))
+    kept, _ = nms(boxes, valid, nms_iou, labels if by_class else None)
+    return Instances(boxes, labels, scores, kept), kept & (order < online.valid.shape[1])
+
+
+def apart_from(instances: Instances, boxes: Tensor, valid: Tensor) -> Instances:
+    """Without the instances that lie on one of these boxes (B, G, 4) where they are valid (B, G):
+    what a person has drawn is known, whatever class was mined there. G may be 0.
+    """
+    on = (pairwise_iou(instances.boxes, boxes) >= SAME_OBJECT) & valid[:, None, :]
+    return instances._replace(valid=instances.valid & ~on.any(-1))
+
+
+def same_object(of: Instances, among: Instances) -> Tensor:
+    """(B, M) which valid boxes have a valid one of their class among the others, at an IoU of at
+    least 0.5. False where either has none.
+    """
+    same = pairwise_iou(of.boxes, among.boxes) >= SAME_OBJECT  # (B, M, G)
+    same = same & (of.labels[:, :, None] == among.labels[:, None, :])
+    return (same & among.valid[:, None, :]).any(-1) & of.valid

@@ -1,0 +1,141 @@
+"""What the re-trained detector learns from: base ground truth, the pool H, and what to ignore."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset, Floats
+from mini_fsod.data.split import is_of
+from mini_fsod.detector.batch import Targets
+from mini_fsod.detector.model import Detector
+from mini_fsod.errors import UserError
+from mini_fsod.labels import LabelMap
+from mini_fsod.mining.candidates import Candidates
+from mini_fsod.mining.files import Pool
+from mini_fsod.mining.overlap import iou, pairs_within
+from mini_fsod.train.step import Losses
+
+SAME_OBJECT = 0.5  # IoU of a mined box with a shot that it repeats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Learnt:
+    """Images with the boxes people drew, and further boxes of the same images."""
+
+    data: Dataset  # classes in the order of the label map; no hidden box among its boxes
+    mined: Boxes
+    scores: Floats  # (n,) of the mined boxes
+    ignored: Boxes  # regions that are not background for sure
+
+
+def base_truth(
+    data: Dataset, labels: LabelMap, pool: Pool, candidates: Candidates | None
+) -> Learnt:
+    """Base ground truth and the pool. Background on `candidates`, chosen or not, carries no loss.
+
+    data has the classes of the label map and all boxes; novel ones are left out here.
+    """
+    first = len(labels.base)
+    ignored = NO_BOXES
+    if candidates is not None:
+        ignored = Boxes.of(candidates.image, candidates.xywh, candidates.label + first)
+    # Boxes.of sorts by image; so do pools
+    return Learnt(
+        data.with_boxes(data.boxes.take(is_of(data, labels.base))),
+        Boxes.of(pool.image, pool.xywh, pool.label + first),
+        pool.score,
+        ignored,
+    )
+
+
+def oracle(data: Dataset, labels: LabelMap) -> Learnt:
+    """All hidden novel boxes in place of the pool: the ceiling that mining is measured by."""
+    novel = data.boxes.take(is_of(data, labels.novel))
+    hidden = novel.take(novel.sound & ~novel.crowd & ~novel.ignore)
+    base = data.with_boxes(data.boxes.take(is_of(data, labels.base)))
+    return Learnt(base, hidden, np.ones(len(hidden)), NO_BOXES)
+
+
+def with_shots(learnt: Learnt, shots: Dataset, labels: LabelMap) -> Learnt:
+    """The K shots are targets too, in their images; mined boxes that repeat one are dropped.
+
+    An image that is not among the others is added with its shots, and nothing else is known of it.
+    """
+    data = learnt.data
+    if shots.root != data.root:
+        raise UserError(
+            f"The pictures of the shots lie in {shots.root}, those of the data in {data.root}.",
+            "Take shots of the data itself, or set online.shots to false.",
+        )
+    place = {file: i for i, file in enumerate(data.files)}
+    new = [i for i, file in enumerate(shots.files) if file not in place]
+    place |= {shots.files[i]: len(data) + n for n, i in enumerate(new)}
+    there = np.array([place[file] for file in shots.files], dtype=np.int64)
+    own = shots.boxes.take(shots.boxes.sound)
+    added = np.isin(own.image, new)
+    own = own.take(added | is_of(shots, labels.novel)[shots.boxes.sound])
+    own = replace(own, image=there[own.image])
+    mine, other = pairs_within(learnt.mined.image, own.image)
+    repeats = np.zeros(len(learnt.mined), dtype=np.bool_)
+    repeats[mine[iou(learnt.mined.xywh[mine], own.xywh[other]) >= SAME_OBJECT]] = True
+    joined = replace(
+        data,
+        ids=(*data.ids, *(f"shot {shots.ids[i]}" for i in new)),
+        files=(*data.files, *(shots.files[i] for i in new)),
+        sources=(*data.sources, *(shots.sources[i] for i in new)),
+        sizes=np.concatenate([data.sizes, shots.sizes[new]]),
+        boxes=_joined(data.boxes, own),
+        short_ids=(),
+        subsets={},
+    )
+    return replace(
+        learnt, data=joined, mined=learnt.mined.take(~repeats), scores=learnt.scores[~repeats]
+    )
+
+
+def _joined(a: Boxes, b: Boxes) -> Boxes:
+    columns = {name: np.concatenate([getattr(a, name), getattr(b, name)]) for name in a.__slots__}
+    both = Boxes(**columns)
+    return both.take(np.argsort(both.image, kind="stable"))
+
+
+def losses_with_mined(detector: Detector, weight: float, box_losses: bool) -> Losses:
+    """A detector's losses on ground truth and mined boxes, as a function of tensors alone.
+
+    `weight` multiplies all losses of samples on mined boxes, `box_losses` says whether they have
+    any. What overlaps an ignored region is no background.
+    """
+
+    def losses(
+        images: Tensor,
+        sizes: Tensor,
+        boxes: Tensor,
+        labels: Tensor,
+        valid: Tensor,
+        mined: Tensor,
+        mined_labels: Tensor,
+        mined_valid: Tensor,
+        ignored: Tensor,
+        ignored_valid: Tensor,
+        draw: Tensor,
+    ) -> dict[str, Tensor]:
+        none = torch.zeros_like(ignored_valid)
+        ones, some = torch.ones_like(boxes[..., 0]), torch.ones_like(mined[..., 0])
+        rest = torch.ones_like(ignored[..., 0])
+        targets = Targets(
+            torch.cat([boxes, mined, ignored], 1),
+            torch.cat(
+                [labels, mined_labels, torch.zeros_like(ignored_valid, dtype=torch.int64)], 1
+            ),
+            torch.cat([valid, mined_valid, none], 1),
+            torch.cat([torch.zeros_like(valid), torch.zeros_like(mined_valid), ignored_valid], 1),
+            torch.cat([ones, weight * some, rest], 1),
+            torch.cat([ones, float(box_losses) * some, rest], 1),
+        )
+        return detector.losses(images, sizes, targets, draw)
+
+    return losses

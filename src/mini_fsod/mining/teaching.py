@@ -1,0 +1,196 @@
+"""Teacher and student: the student's losses on what the teacher finds in the weak view of the same
+pictures (paper, section 3.3), and gauges that tell when self-training goes wrong.
+
+All of it has fixed shapes and waits for nothing: it is part of the step that CUDA records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mini_fsod.detector.batch import Candidates, PaddedBoxes, Proposals, Targets
+from mini_fsod.detector.model import Detector
+from mini_fsod.labels import LabelMap
+from mini_fsod.mining.mingling import (
+    Instances,
+    apart_from,
+    found_by_teacher,
+    mingle,
+    same_object,
+)
+from mini_fsod.train.step import Losses
+
+
+@dataclass(frozen=True, slots=True)
+class Teaching:
+    """How the teacher's instances become targets."""
+
+    labels: LabelMap
+    delta: float = 0.7
+    nms_iou: float = 0.5
+    join_proposals: bool = True  # H joins the teacher's proposals
+    join_instances: bool = True  # H joins its instances
+    by_class: bool = True
+    use_iou: bool = True
+    weight: float = 1.0  # of losses on mined boxes
+    box_losses: bool = True
+    off_base: bool = False  # no mined boxes on base boxes
+    instances: int = 32  # the most the teacher may find in an image
+    proposals: int | None = None  # the teacher's best ones alone are looked at; None: all
+    truth_known: bool = False  # hidden boxes tell the gauges how many mined ones are right
+
+
+def losses_with_teacher(student: Detector, teacher: Detector, how: Teaching) -> Losses:
+    """The student's losses on the strong view, and gauges, as a function of tensors alone.
+
+    Targets are ground truth - base boxes, and the K shots where they are among them - and the
+    mingled instances that do not lie on a shot. Regions to ignore carry no background loss.
+    """
+    first = len(how.labels.base)
+
+    def losses(
+        weak: Tensor,
+        strong: Tensor,
+        sizes: Tensor,
+        boxes: Tensor,
+        labels: Tensor,
+        valid: Tensor,
+        mined: Tensor,
+        mined_labels: Tensor,
+        mined_valid: Tensor,
+        mined_scores: Tensor,
+        ignored: Tensor,
+        ignored_valid: Tensor,
+        hidden: Tensor,
+        hidden_labels: Tensor,
+        hidden_valid: Tensor,
+        draw: Tensor,
+    ) -> dict[str, Tensor]:
+        pool = Instances(mined, mined_labels, mined_scores, mined_valid)
+        truth = Targets(boxes, labels, valid)
+        of_base = valid & (labels < first)
+        with torch.no_grad():
+            extra = PaddedBoxes(mined, mined_valid) if how.join_proposals else None
+            seen = look(teacher, weak, sizes, extra, how.proposals)
+            found = found_by_teacher(
+                seen, first, how.delta, how.nms_iou, how.use_iou, how.instances
+            )
+            drawn = valid if how.off_base else valid & ~of_base
+            joined = pool._replace(valid=mined_valid & how.join_instances)
+            online, offline = (apart_from(part, boxes, drawn) for part in (found, joined))
+            taught, by_teacher = mingle(online, offline, how.nms_iou, how.by_class)
+            told = gauges(found, pool, taught, by_teacher, of_base, how.labels)
+            told["confidence"] = confidence(seen)
+            if how.truth_known:
+                ones = torch.ones_like(hidden[..., 0])
+                true = Instances(hidden, hidden_labels, ones, hidden_valid)
+                told["right"] = same_object(taught, true).sum() / len(weak)
+        once = torch.ones((), device=boxes.device, requires_grad=True)
+        targets = with_mined(
+            truth, taught, PaddedBoxes(ignored, ignored_valid), how.weight * once, how.box_losses
+        )
+        learnt = student.losses(strong, sizes, targets, draw)
+        return learnt | told | {"mined_loss": carried(learnt, once)}
+
+    return losses
+
+
+def look(
+    teacher: Detector,
+    images: Tensor,
+    sizes: Tensor,
+    extra: PaddedBoxes | None,
+    proposals: int | None,
+) -> Candidates:
+    """Y of Eq. 6 for a batch of weak views: what `Detector.infer` says of the proposals and the
+    extra boxes behind them, or of the best `proposals` and the extra boxes.
+    """
+    anchors, counts = teacher.anchors(images)
+    levels = teacher.features(images, sizes)
+    logits, deltas = teacher.rpn_head(levels)
+    found = teacher.propose(logits, deltas, anchors, counts, sizes, extra, training=False)
+    if proposals is not None:
+        own = found.boxes.shape[1] - (0 if extra is None else extra.boxes.shape[1])
+        best = min(proposals, own)
+        boxes, logits, valid = (
+            torch.cat((t[:, :best], t[:, own:]), 1)
+            for t in (found.boxes, found.logits, found.valid)
+        )
+        found = Proposals(boxes, logits, valid, found.settled)
+    outputs = teacher.roi_outputs(teacher.pool(levels, found.boxes), len(images))
+    return teacher.candidates(found, outputs, sizes)
+
+
+def with_mined(
+    truth: Targets, mined: Instances, ignored: PaddedBoxes, weight: Tensor, box_losses: bool
+) -> Targets:
+    """Ground truth, mined boxes, and regions to ignore, as one set.
+
+    `weight` () multiplies all losses of samples on mined boxes, `box_losses` says whether they have
+    box losses. Any part may be empty.
+    """
+    known, some = torch.ones_like(truth.boxes[..., 0]), torch.ones_like(mined.boxes[..., 0])
+    rest = torch.ones_like(ignored.boxes[..., 0])
+    none = torch.zeros_like(ignored.valid)
+    no_region = torch.zeros_like(torch.cat([truth.valid, mined.valid], 1))
+    return Targets(
+        torch.cat([truth.boxes, mined.boxes, ignored.boxes], 1),
+        torch.cat([truth.labels, mined.labels, none.long()], 1),
+        torch.cat([truth.valid, mined.valid, none], 1),
+        torch.cat([no_region, ignored.valid], 1),
+        torch.cat([known, weight * some, rest], 1),
+        torch.cat([known, float(box_losses) * some, rest], 1),
+    )
+
+
+def carried(losses: Mapping[str, Tensor], once: Tensor) -> Tensor:
+    """() how much of the losses' sum comes from samples on mined boxes.
+
+    The sum is linear in the factor `once` () = 1 of their weights, so this is its derivative. Only
+    the few steps between them are gone back, not the network.
+    """
+    total = torch.stack(list(losses.values())).sum()
+    return torch.autograd.grad(total, once, retain_graph=True)[0]
+
+
+def gauges(
+    found: Instances,
+    pool: Instances,
+    taught: Instances,
+    by_teacher: Tensor,
+    of_base: Tensor,
+    labels: LabelMap,
+) -> dict[str, Tensor]:
+    """What to watch: numbers of boxes an image, each () float32, so that means over iterations and
+    processes, and quotients of such means, are what they seem to be.
+
+    `mined` boxes that are taught, of them `online` ones of the teacher's and `offline` ones that
+    are left of the pool; `base` boxes; what the teacher `found`, and of each class, before it was
+    mingled; boxes of the `pool`, of them `agreed` ones that the teacher finds too.
+    """
+    images = len(of_base)
+    novel = torch.arange(len(labels.base), len(labels.classes), device=of_base.device)
+    each = (found.labels[..., None] == novel) & found.valid[..., None]  # (B, M, classes)
+    by_class = each.sum((0, 1)) / images
+    return {
+        "mined": taught.valid.sum() / images,
+        "online": by_teacher.sum() / images,
+        "offline": (taught.valid & ~by_teacher).sum() / images,
+        "base": of_base.sum() / images,
+        "pool": pool.valid.sum() / images,
+        "agreed": same_object(pool, found).sum() / images,
+        "found": found.valid.sum() / images,
+        **{f"found_{name}": n for name, n in zip(labels.novel, by_class.unbind(), strict=True)},
+    }
+
+
+def confidence(seen: Candidates) -> Tensor:
+    """() the highest score of any class in an image, mean over the images: near 0 for a teacher
+    that takes everything for background.
+    """
+    scores = seen.scores.amax(-1).masked_fill(~seen.proposals.valid, 0.0)
+    return scores.amax(-1).mean()

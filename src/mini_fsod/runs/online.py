@@ -1,0 +1,165 @@
+"""The stage `online`: a detector of all classes, re-trained on base boxes and mined ones, with a
+teacher that goes on mining (paper, section 3.3) or without.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from mini_fsod import show
+from mini_fsod.detector.matching import draw_number
+from mini_fsod.errors import UserError
+from mini_fsod.feed.batches import Plan, Schedule
+from mini_fsod.feed.resident import Batch
+from mini_fsod.feed.views import draw_strong, strong_view
+from mini_fsod.files import is_file
+from mini_fsod.mining import health
+from mini_fsod.mining.files import read_candidates, read_pool
+from mini_fsod.mining.retraining import Learnt, base_truth, losses_with_mined, oracle, with_shots
+from mini_fsod.mining.teaching import Teaching, losses_with_teacher
+from mini_fsod.runs.base import new_detector, onto
+from mini_fsod.runs.material import Batches, InputsOf
+from mini_fsod.runs.run import Run
+from mini_fsod.train import log
+from mini_fsod.train.ema import Average
+from mini_fsod.train.step import Inputs
+
+
+def online(run: Run) -> None:
+    """Re-training from the backbone's own weights on base ground truth and the pool H."""
+    begun = time.perf_counter()
+    config, own, views = run.config, run.config.online, run.config.views
+    labels = run.material.labels
+    learnt = _learnt(run)
+    hidden = oracle(run.material.mined, labels).mined  # gauges alone look at them
+    torch.manual_seed(config.seed)
+    detector = new_detector(config, len(labels.classes), iou_branch=own.iou_branch)
+    student = onto(detector, run.device)
+    also = [(learnt.mined, learnt.scores), (learnt.ignored, None), (hidden, None)]
+    batches, sizes = run.material.batches(learnt.data, also)
+    zoom = None if views.zoom is None else (views.zoom[0], views.zoom[1])
+    schedule = Schedule(
+        sizes, own.batch, views.short, views.long, config.seed, flip=views.flip, zoom=zoom
+    )
+    seed = config.seed if own.strong else None
+    teacher = watch = None
+    if own.teacher:
+        teacher = Average(student, run.device)
+        how = _teaching(run, len(hidden) > 0)
+        losses = losses_with_teacher(student, teacher.model, how)
+        watch = _watch(run, learnt, how)
+        inputs = _both_views(batches, seed, run.device)
+    else:
+        losses = losses_with_mined(student, own.mined_weight, own.mined_boxes)
+        inputs = _one_view(batches, seed, run.device)
+    feed = run.material.feed(
+        learnt.data, schedule, inputs, run.team, own.accumulate, (learnt.mined, learnt.ignored)
+    )
+    if own.teacher:  # what the pool's boxes score decides what is mingled
+        scores = hashlib.sha256(learnt.scores.tobytes())
+        feed = replace(feed, identity=f"{feed.identity} {scores.hexdigest()[:16]}")
+    weights = config.detector.weights
+    run.train("online", student, labels, losses, feed, own, weights, begun, teacher, watch)
+
+
+def _teaching(run: Run, truth_known: bool) -> Teaching:
+    own = run.config.online
+    return Teaching(
+        run.material.labels,
+        delta=own.delta,
+        nms_iou=run.config.detector.nms,
+        join_proposals=own.mingle.rpn,
+        join_instances=own.mingle.rcnn,
+        by_class=own.mingle.nms == "class",
+        use_iou=own.iou_branch,
+        weight=own.mined_weight,
+        box_losses=own.mined_boxes,
+        off_base=run.config.mine.drop_on_base,
+        truth_known=truth_known,
+    )
+
+
+def _watch(run: Run, learnt: Learnt, how: Teaching) -> health.Watch:
+    labels, first = how.labels, len(how.labels.base)
+    number = np.bincount(learnt.mined.label - first, minlength=len(labels.novel))
+    pool = dict(zip(labels.novel, (number / len(learnt.data)).tolist(), strict=True))
+    before = log.read(run.out / "online" / log.FILE)  # of a run that was killed
+    normal = health.Normal(run.config.online.batch, how.instances, pool)
+    return health.Watch(normal, health.looks_of(before))
+
+
+def _learnt(run: Run) -> Learnt:
+    """What there is to learn from, as the configuration says."""
+    own, labels, data = run.config.online, run.material.labels, run.material.mined
+    if own.oracle:
+        learnt = oracle(data, labels)
+    else:
+        place = run.out / "mine"
+        for name in ("pool.json", "candidates.json"):
+            if not is_file(place / name):
+                raise UserError(f"{place / name}: it is not there.", "Repeat with --from mine.")
+        pool = read_pool(place / "pool.json", data, labels)
+        for line in pool.notes:
+            show.note(line)
+        ignored = None
+        if own.ignore_candidates:
+            ignored = read_candidates(place / "candidates.json", data, labels)
+        learnt = base_truth(data, labels, pool, ignored)
+    return with_shots(learnt, run.material.shots, labels) if own.shots else learnt
+
+
+def _shared(batch: Batch, device: torch.device) -> tuple[Inputs, Inputs]:
+    """What both kinds of losses take between the pictures and the number to draw by."""
+    mined, ignored, _ = batch.also
+    number = draw_number(batch.plan.step, batch.plan.first)
+    truth = (batch.sizes, batch.boxes, batch.labels, batch.valid)
+    return (
+        (*truth, mined.boxes, mined.labels, mined.valid),
+        (ignored.boxes, ignored.valid, torch.full((), number, dtype=torch.int64, device=device)),
+    )
+
+
+def _one_view(batches: Batches, seed: int | None, device: torch.device) -> InputsOf:
+    """The way from plans to what `losses_with_mined` takes; strong views where there is a seed."""
+
+    def inputs(plans: Iterable[Plan]) -> Iterator[Inputs]:
+        for batch in batches(plans):
+            before, behind = _shared(batch, device)
+            yield (_strong(batch, seed), *before, *behind)
+
+    return inputs
+
+
+def _both_views(batches: Batches, seed: int | None, device: torch.device) -> InputsOf:
+    """The way from plans to what `losses_with_teacher` takes: one geometry, two views."""
+
+    def inputs(plans: Iterable[Plan]) -> Iterator[Inputs]:
+        for batch in batches(plans):
+            before, (ignored, ignored_valid, draw) = _shared(batch, device)
+            mined, _, hidden = batch.also
+            yield (
+                batch.images,
+                _strong(batch, seed),
+                *before,
+                mined.scores,
+                ignored,
+                ignored_valid,
+                hidden.boxes,
+                hidden.labels,
+                hidden.valid,
+                draw,
+            )
+
+    return inputs
+
+
+def _strong(batch: Batch, seed: int | None) -> torch.Tensor:
+    if seed is None:
+        return batch.images
+    return strong_view(batch.images, batch.sizes, draw_strong(seed, batch.plan))

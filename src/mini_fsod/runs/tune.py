@@ -1,0 +1,28 @@
+"""The stage `tune`: the last fine-tuning of the predictors on the K shots (paper, section 3.3)."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from mini_fsod.data.split import is_of
+from mini_fsod.runs.base import load_stage, onto
+from mini_fsod.runs.run import Run
+from mini_fsod.runs.transfer import over_views
+
+
+def tune(run: Run) -> None:
+    """Classifier, box and IoU predictor of the re-trained detector; all else is frozen."""
+    begun = time.perf_counter()
+    own, labels = run.config.tune, run.material.labels
+    _, saved = load_stage(run, "online", None, labels.classes)
+    detector = onto(saved.detector, run.device).requires_grad_(False)
+    detector.predictor.requires_grad_(True)
+    if detector.iou_branch is not None:
+        detector.iou_branch.predict.requires_grad_(True)
+    data = run.material.shots
+    if own.data == "novel":
+        data = data.with_boxes(data.boxes.take(is_of(data, labels.novel)))
+        data = data.select(np.unique(data.boxes.image))
+    over_views(run, "tune", detector, data, own, own.short, saved.about.get("weights"), begun)

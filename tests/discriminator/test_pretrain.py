@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mini_fsod.commands.pretrain import run
+from mini_fsod.data.dataset import Dataset
+from mini_fsod.data.read import read
+from mini_fsod.discriminator import pretrain as room
+from mini_fsod.discriminator.layouts import read_header
+from mini_fsod.discriminator.load import load
+from mini_fsod.discriminator.pretrain import SMALL, Pretraining, new_body, pretrain, queue_length
+from mini_fsod.errors import UserError
+from mini_fsod.train import log
+
+CPU = torch.device("cpu")
+QUICK = replace(SMALL, epochs=8, minutes=None, batch=4, size=32, save_seconds=0.0)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Twenty pictures of different sizes, a plain folder."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for n in range(20):
+        coarse = rng.integers(0, 256, (5, 4 + n % 4, 3), dtype=np.uint8)
+        Image.fromarray(coarse).resize((40 + n, 50)).save(folder / f"{n:02}.png")
+    return folder
+
+
+def made(data: Dataset, out: Path, how: Pretraining = QUICK) -> bytes:
+    pretrain(data, out, how, out.parent / "cache", CPU)
+    return out.read_bytes()
+
+
+class StopError(Exception):
+    pass
+
+
+def test_a_training_that_was_stopped_ends_with_the_same_bytes(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = read(photos)
+    whole = made(data, tmp_path / "whole.safetensors")
+    feed_of = room.feed_of
+
+    def failing(*values: Any) -> Any:
+        feed = feed_of(*values)
+
+        def batches(start: int) -> Any:
+            for n, batch in enumerate(feed.batches(start), start):
+                if n == 23:
+                    raise StopError
+                yield batch
+
+        return replace(feed, batches=batches)
+
+    monkeypatch.setattr(room, "feed_of", failing)
+    out = tmp_path / "parts.safetensors"
+    with suppress(StopError):
+        made(data, out)
+    assert not out.exists()
+    monkeypatch.setattr(room, "feed_of", feed_of)
+    assert made(data, out) == whole
+    steps = [line["step"] for line in log.read(tmp_path / "parts.run" / log.FILE)]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == 40  # 8 epochs of 20 images by 4
+    assert not (tmp_path / "parts.run" / "progress.pt").exists()
+    assert made(data, tmp_path / "other.safetensors", replace(QUICK, seed=1)) != whole
+
+
+def test_what_it_writes_is_a_discriminator(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "own.safetensors"
+    data = read(photos)
+    trained = pretrain(data, out, replace(QUICK, epochs=4), tmp_path / "cache", CPU)
+    assert trained is not None
+    assert trained.iterations == 20
+    model = load(out, CPU)
+    assert (model.dimension, model.stride, model.crop) == (128, 32, 32)
+    header = read_header(out)
+    assert header is not None
+    assert header.about["images"] == 20
+    # it learnt: the weights are no longer those of the seed
+    torch.manual_seed(QUICK.seed)
+    fresh, _ = new_body(QUICK.backbone)
+    assert not torch.equal(model.body.net.conv1.weight, fresh.net.conv1.weight)
+    assert pretrain(data, out, replace(QUICK, epochs=4), tmp_path / "cache", CPU) is None
+    with pytest.raises(UserError, match="not from this training"):
+        pretrain(data, out, replace(QUICK, epochs=4, seed=7), tmp_path / "cache", CPU)
+
+
+def test_batch_norm_is_folded_where_it_is_used(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "own.safetensors"
+    how = replace(QUICK, backbone="resnet18", epochs=1, whole=True)
+    pretrain(read(photos), out, how, tmp_path / "cache", CPU)
+    model = load(out, CPU)
+    assert model.crop is None
+    assert model.dimension == 512
+    assert model.body.net.folded
+
+
+@pytest.mark.parametrize(
+    ("images", "batch", "wanted"),
+    [(1000, 64, 448), (200_000, 256, 65_536), (16, 8, 8), (20, 8, 8), (300_000, 48, 65_520)],
+)
+def test_the_queue_is_half_the_images_in_whole_batches(
+    images: int, batch: int, wanted: int
+) -> None:
+    assert queue_length(images, batch) == wanted
+
+
+def command(photos: Path, out: Path, **changes: Any) -> None:
+    usual: dict[str, Any] = {
+        "subset": None,
+        "backbone": None,
+        "epochs": 2,
+        "minutes": None,
+        "batch": 8,
+        "size": 32,
+        "flip": False,
+        "whole": False,
+        "seed": 0,
+        "device": "cpu",
+        "cache": out.parent / "cache",
+    }
+    run(photos, out, **usual | changes)
+
+
+def test_the_command_says_what_it_made(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "own.safetensors"
+    command(photos, out)
+    assert "resnet18-narrow, 5 iterations on 20 images" in capsys.readouterr().err
+    command(photos, out)
+    assert "finished already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"backbone": "resnet19"}, '"resnet19" cannot be pretrained. Did you mean "resnet1'),
+        ({"minutes": 1.0}, "How long"),
+        ({"out": "weights.pth"}, "not a name for weights"),
+        ({"few": True}, "3 images cannot tell"),
+    ],
+)
+def test_what_cannot_be_done_is_told_before_anything_is_read(
+    photos: Path, tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    out = tmp_path / changes.pop("out", "own.safetensors")
+    if changes.pop("few", False):
+        for path in sorted(photos.iterdir())[3:]:
+            path.unlink()
+    with pytest.raises(UserError, match=words):
+        command(photos, out, **changes)
+    assert not (tmp_path / "cache").exists()

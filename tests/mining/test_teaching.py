@@ -1,0 +1,383 @@
+"""What the teacher's finds become: targets, gauges, and losses of a step that waits for nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from detector.test_model import Waits
+from mini_fsod.detector import Detector, PaddedBoxes, RoISettings, RPNSettings, Targets, build
+from mini_fsod.detector.batch import Candidates
+from mini_fsod.detector.nms import by_matrix
+from mini_fsod.labels import LabelMap
+from mini_fsod.mining import teaching
+from mini_fsod.mining.mingling import Instances
+from mini_fsod.mining.teaching import Teaching, carried, look, losses_with_teacher, with_mined
+from mini_fsod.train.ema import Average
+from mining.test_mingling import HALF_A, NEAR_A, A, B, C, Row, candidates, instances
+
+LABELS = LabelMap(("dog", "cat"), ("cow", "bus"))  # 0, 1; 2, 3
+HOW = Teaching(LABELS, use_iou=False)
+SIZES = torch.tensor([[64, 96]])
+WEAK, STRONG = torch.full((1, 3, 64, 96), 1.0), torch.full((1, 3, 64, 96), 2.0)
+DRAW = torch.tensor(7)
+D = [60.0, 0.0, 70.0, 10.0]
+
+
+class Stage:
+    """A teacher that finds what it is told, and a student that only writes down its targets."""
+
+    def __init__(self, seen: Candidates, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen, self.extra, self.targets = seen, None, None
+        self.student_saw: Tensor | None = None
+        monkeypatch.setattr(teaching, "look", self.look)
+
+    def look(self, teacher: Any, images: Tensor, sizes: Tensor, extra: Any, most: Any) -> Any:
+        assert images is WEAK
+        self.extra = extra
+        return self.seen
+
+    def losses(self, images: Tensor, sizes: Tensor, targets: Targets, draw: Tensor) -> Any:
+        self.student_saw, self.targets = images, targets
+        # every target costs 1 times its weights, what is no target 5
+        boxes = (targets.weights * targets.box_weights * targets.valid).sum()
+        return {"loss_a": (targets.weights * targets.valid).sum() + 5, "loss_b": boxes}
+
+    def taught(self, how: Teaching, truth: list[Row], pool: list[Row], hidden: list[Row] = ()):
+        """The targets as (box, label), and the gauges."""
+        drawn, mined, true = (instances(rows, width=4) for rows in (truth, pool, list(hidden)))
+        region = (torch.zeros(1, 2, 4), torch.zeros(1, 2).bool())
+        found = losses_with_teacher(self, None, how)(
+            *(WEAK, STRONG, SIZES),
+            *(drawn.boxes, drawn.labels, drawn.valid),
+            *(mined.boxes, mined.labels, mined.valid, mined.scores),
+            *region,
+            *(true.boxes, true.labels, true.valid),
+            DRAW,
+        )
+        assert self.student_saw is STRONG
+        to = self.targets
+        columns = (to.boxes[0].tolist(), to.labels[0].tolist(), to.valid[0].tolist())
+        targets = [(box, label) for box, label, valid in zip(*columns, strict=True) if valid]
+        return targets, {name: round(value.item(), 4) for name, value in found.items()}
+
+
+def sure(*pairs: tuple[list[float], int, float]) -> Candidates:
+    """Proposals with a score for one class each."""
+    scores = [[score if k == label else 0.0 for k in range(4)] for _, label, score in pairs]
+    return candidates(scores, [box for box, _, _ in pairs])
+
+
+FINDS = sure((NEAR_A, 2, 0.9), (C, 3, 0.8), (B, 0, 0.95), (D, 2, 0.6))
+POOL: list[Row] = [(A, 2, 0.5), (D, 2, 0.4)]
+TRUTH: list[Row] = [(B, 0, 1.0)]
+
+
+# Targets
+
+
+def test_targets_are_ground_truth_and_mingled_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the teacher's base object, nor what is below delta; the pool's first box is replaced."""
+    stage = Stage(FINDS, monkeypatch)
+    targets, _ = stage.taught(HOW, TRUTH, POOL)
+    assert targets == [(B, 0), (NEAR_A, 2), (C, 3), (D, 2)]
+    assert stage.extra is not None
+    assert stage.extra.boxes[0, :2].tolist() == [A, D]
+    assert stage.extra.valid[0].tolist() == [True, True, False, False]
+
+
+@pytest.mark.parametrize(("rpn", "rcnn"), [(True, False), (False, True), (False, False)])
+def test_where_the_pool_joins(monkeypatch: pytest.MonkeyPatch, rpn: bool, rcnn: bool) -> None:
+    stage = Stage(FINDS, monkeypatch)
+    how = replace(HOW, join_proposals=rpn, join_instances=rcnn)
+    targets, told = stage.taught(how, TRUTH, POOL)
+    assert (stage.extra is not None) == rpn
+    assert targets == [(B, 0), (NEAR_A, 2), (C, 3), *([(D, 2)] if rcnn else [])]
+    assert (told["pool"], told["agreed"]) == (2, 1)  # of the whole pool, wherever it joins
+    nothing, _ = stage.taught(replace(how, delta=0.91), TRUTH, POOL)
+    assert nothing == [(B, 0), *([(A, 2), (D, 2)] if rcnn else [])]  # the paper's zeros
+
+
+def test_a_better_class_replaces_by_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(sure((NEAR_A, 3, 0.9)), monkeypatch)
+    assert stage.taught(HOW, [], POOL)[0] == [(NEAR_A, 3), (A, 2), (D, 2)]
+    agnostic = replace(HOW, by_class=False)
+    assert stage.taught(agnostic, [], POOL)[0] == [(NEAR_A, 3), (D, 2)]
+
+
+def test_what_lies_on_a_shot_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of any class; and it suppresses nothing: the pool's C stays."""
+    finds = sure((NEAR_A, 3, 0.9), (HALF_A, 2, 0.8), (B, 3, 0.9), ([42.0, 0.0, 52.0, 10.0], 3, 0.8))
+    shots: list[Row] = [(A, 2, 1.0), ([43.0, 0.0, 53.0, 10.0], 2, 1.0)]
+    stage = Stage(finds, monkeypatch)
+    targets, told = stage.taught(HOW, shots, [(C, 3, 0.3)])
+    assert targets == [*((box, label) for box, label, _ in shots), (B, 3)]
+    assert told["base"] == 0  # shots are none
+    far: list[Row] = [([44.0, 0.0, 54.0, 10.0], 2, 1.0)]  # an IoU of 8/12 with one, 6/14 with C
+    targets, _ = stage.taught(HOW, far, [(C, 3, 0.3)])
+    assert (C, 3) in targets
+    assert ([42.0, 0.0, 52.0, 10.0], 3) not in targets
+
+
+def test_base_boxes_are_shunned_by_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(sure((NEAR_A, 2, 0.9), (C, 3, 0.8)), monkeypatch)
+    base: list[Row] = [(A, 0, 1.0)]
+    assert stage.taught(HOW, base, [])[0] == [(A, 0), (NEAR_A, 2), (C, 3)]
+    assert stage.taught(replace(HOW, off_base=True), base, [])[0] == [(A, 0), (C, 3)]
+
+
+def test_the_columns_of_the_targets() -> None:
+    truth = Targets(*instances([(A, 1, 1.0)], width=2)[:2], torch.tensor([[True, False]]))
+    mined = instances([(B, 2, 0.4), (C, 3, 0.3)])
+    region = PaddedBoxes(torch.tensor([[D, D]]), torch.tensor([[True, False]]))
+    to = with_mined(truth, mined, region, torch.tensor(2.0), True)
+    assert to.boxes[0].tolist() == [A, [0.0] * 4, B, C, D, D]
+    assert to.labels.tolist() == [[1, 0, 2, 3, 0, 0]]
+    assert to.valid.tolist() == [[True, False, True, True, False, False]]
+    assert to.ignore.tolist() == [[False] * 4 + [True, False]]
+    assert to.weights.tolist() == [[1, 1, 2, 2, 1, 1]]
+    assert to.box_weights.tolist() == [[1] * 6]
+    to = with_mined(truth, mined, region, torch.tensor(1.0), False)
+    assert to.box_weights.tolist() == [[1, 1, 0, 0, 1, 1]]
+    empty = Instances(*(t[:, :0] for t in mined))
+    to = with_mined(truth, empty, PaddedBoxes(*(t[:, :0] for t in region)), torch.ones(()), True)
+    assert to.boxes[0].tolist() == [A, [0.0] * 4]
+
+
+# Gauges
+
+
+def test_gauges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taught: NEAR_A and C of the teacher's, D of the pool's. A and C are true, and D is not."""
+    stage = Stage(FINDS, monkeypatch)
+    hidden: list[Row] = [(A, 2, 1.0), (C, 3, 1.0), (D, 3, 1.0)]
+    _, told = stage.taught(replace(HOW, truth_known=True), TRUTH, POOL, hidden)
+    assert told == {
+        "loss_a": 4 + 5,
+        "loss_b": 4,
+        "mined": 3,
+        "online": 2,
+        "offline": 1,
+        "base": 1,
+        "pool": 2,
+        "agreed": 1,
+        "found": 2,
+        "found_cow": 1,
+        "found_bus": 1,
+        "right": 2,
+        "confidence": 0.95,
+        "mined_loss": 3 + 3,
+    }
+
+
+def test_gauges_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    finds = candidates([[0.9, 0.0, 0.9, 0.0]], [A], valid=[False])
+    _, told = Stage(finds, monkeypatch).taught(HOW, [], [])
+    assert {name: value for name, value in told.items() if value} == {"loss_a": 5}
+    assert "right" not in told  # nobody knows
+
+
+def test_the_same_box_in_both_is_the_teachers(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(sure((A, 2, 0.8)), monkeypatch)
+    _, told = stage.taught(HOW, [], [(A, 2, 0.8)])
+    assert (told["mined"], told["online"], told["offline"], told["agreed"]) == (1, 1, 0, 1)
+
+
+def test_the_loss_that_mined_boxes_carry(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(FINDS, monkeypatch)
+    for weight, boxes, wanted in (
+        (1.0, True, 6),
+        (4.0, True, 24),
+        (4.0, False, 12),
+        (0.0, True, 0),
+    ):
+        how = replace(HOW, weight=weight, box_losses=boxes)
+        assert stage.taught(how, TRUTH, POOL)[1]["mined_loss"] == wanted
+
+
+# Detectors
+
+
+def small() -> Detector:
+    """One that is sure of something here and there."""
+    torch.manual_seed(0)
+    detector = build(
+        4,
+        "resnet18-narrow",
+        norm="group",
+        channels=16,
+        iou_branch=True,
+        rpn=RPNSettings(
+            anchor_sizes=((8,), (16,), (32,), (64,), (128,)),
+            before_nms_train=60,
+            before_nms_test=60,
+            after_nms_train=30,
+            after_nms_test=30,
+            samples=32,
+        ),
+        roi=RoISettings(width=32, samples=32),
+    )
+    with torch.no_grad():
+        detector.predictor.classifier.weight.normal_(std=2.0)
+        detector.predictor.boxes.weight.normal_(std=0.05)
+    return detector
+
+
+def inputs(truth: int, mined: int, hidden: int = 2) -> list[Tensor]:
+    """Two pictures with so many boxes each, in rows for eight, four and four."""
+    rng = torch.Generator().manual_seed(3)
+
+    def some(rows: int, number: int, label: int) -> tuple[Tensor, Tensor, Tensor]:
+        corner = torch.randint(0, 30, (2, rows, 2), generator=rng).float()
+        side = torch.randint(10, 30, (2, rows, 2), generator=rng).float()
+        valid = (torch.arange(rows) < number).expand(2, -1)
+        return torch.cat([corner, corner + side], -1), torch.full((2, rows), label), valid
+
+    pictures = torch.randint(0, 256, (2, 2, 3, 64, 64), generator=rng).to(torch.uint8)
+    sizes = torch.tensor([[64, 64], [60, 50]])
+    region, _, there = some(3, 1, 0)
+    return [
+        *pictures,
+        sizes,
+        *some(8, truth, 1),
+        *some(4, mined, 2),
+        torch.rand(2, 4, generator=rng),
+        region,
+        there,
+        *some(4, hidden, 2),
+        DRAW,
+    ]
+
+
+KNOWN = replace(HOW, delta=0.3, use_iou=True, truth_known=True)
+
+
+def test_what_mined_boxes_carry_is_what_is_lost_without_them() -> None:
+    """Losses are linear in the weight: at 0 the others' part is left, and the IoU branch's."""
+    student = small()
+    teacher = Average(student, torch.device("cpu")).model
+
+    def at(weight: float) -> tuple[float, dict[str, float]]:
+        losses = losses_with_teacher(student, teacher, replace(KNOWN, weight=weight))
+        told = {name: value.item() for name, value in losses(*inputs(3, 3)).items()}
+        return sum(v for name, v in told.items() if name.startswith("loss")), told
+
+    (none, _), (once, told), (thrice, more) = at(0.0), at(1.0), at(3.0)
+    assert told["online"] > 0
+    assert told["offline"] > 0
+    assert 0 < told["mined_loss"] == pytest.approx(once - none, rel=1e-4)
+    assert more["mined_loss"] == pytest.approx(thrice - none, rel=1e-4)
+    assert told["mined_loss"] < once
+
+
+def test_gauges_change_no_gradient_and_the_teacher_learns_nothing() -> None:
+    """The gradients are those of the student's own losses on the same targets."""
+    student = small()
+    teacher = Average(student, torch.device("cpu")).model
+    seen: list[Targets] = []
+    own = student.losses
+
+    def losses(*words: Any) -> dict[str, Tensor]:
+        seen.append(words[2])
+        return own(*words)
+
+    student.losses = losses
+    given = inputs(3, 3)
+    told = losses_with_teacher(student, teacher, KNOWN)(*given)
+    torch.stack([v for name, v in told.items() if name.startswith("loss")]).sum().backward()
+    found = {name: p.grad.clone() for name, p in student.named_parameters() if p.grad is not None}
+    assert all(p.grad is None for p in teacher.parameters())
+
+    student.zero_grad()
+    plain = own(given[1], given[2], seen[0]._replace(weights=seen[0].weights.detach()), DRAW)
+    torch.stack(list(plain.values())).sum().backward()
+    for name, parameter in student.named_parameters():
+        assert torch.equal(found[name], parameter.grad), name
+    assert all(value.requires_grad is name.startswith("loss") for name, value in told.items())
+
+
+def test_carried_by_nobody() -> None:
+    once = torch.ones((), requires_grad=True)
+    assert carried({"loss": (once * torch.zeros(3)).sum() + 2}, once).item() == 0
+
+
+@pytest.fixture
+def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    for room in ("detector.nms", "detector.postprocess", "mining.mingling"):
+        monkeypatch.setattr(f"mini_fsod.{room}.nms", by_matrix)
+
+
+@pytest.mark.usefixtures("as_on_a_device")
+def test_a_step_waits_for_nothing_and_has_one_shape() -> None:
+    """Whatever the number of boxes: else a recorded step could not be replayed."""
+    student = small()
+    teacher = Average(student, torch.device("cpu"))
+    names: set[tuple[str, ...]] = set()
+    shapes: set[tuple[torch.Size, ...]] = set()
+    own = student.losses
+
+    def losses(*words: Any) -> dict[str, Tensor]:
+        shapes.add(tuple(t.shape for t in words[2]))
+        return own(*words)
+
+    student.losses = losses
+    for delta, truth, mined, hidden in (
+        (0.3, 8, 4, 4),
+        (0.3, 0, 0, 0),
+        (1.1, 0, 4, 0),
+        (0, 2, 1, 1),
+    ):
+        step = losses_with_teacher(student, teacher.model, replace(KNOWN, delta=delta))
+        given = inputs(truth, mined, hidden)
+        with Waits():
+            told = step(*given)
+            torch.stack([v for k, v in told.items() if k.startswith("loss")]).sum().backward()
+            teacher.update()
+        names.add(tuple(told))
+        for name, value in told.items():
+            assert value.shape == ()
+            assert value.dtype == torch.float32, name
+            assert value.isfinite(), name
+    assert len(names) == len(shapes) == 1
+
+
+@pytest.mark.usefixtures("as_on_a_device")
+def test_the_matrix_form_mingles_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a recorded step computes is what the loop over boxes gives."""
+    student = small()
+    teacher = Average(student, torch.device("cpu")).model
+    step = losses_with_teacher(student, teacher, KNOWN)
+    found = step(*inputs(3, 3))
+    monkeypatch.undo()
+    torch.testing.assert_close(step(*inputs(3, 3)), found)
+
+
+def test_bfloat16_keeps_gauges_in_float32() -> None:
+    student = small()
+    step = losses_with_teacher(student, Average(student, torch.device("cpu")).model, KNOWN)
+    with torch.autocast("cpu", torch.bfloat16):
+        told = step(*inputs(3, 3))
+    assert {value.dtype for value in told.values()} == {torch.float32}
+
+
+def test_how_the_teacher_looks() -> None:
+    teacher = small().eval()
+    images, _, sizes, *_, mined, _, valid = inputs(1, 2)[:9]
+    extra = PaddedBoxes(mined, valid)
+    with torch.no_grad():
+        wanted = teacher.infer(images, sizes, extra)
+        alone = teacher.infer(images, sizes)
+        found, few = (look(teacher, images, sizes, extra, n) for n in (None, 5))
+        bare, more = look(teacher, images, sizes, None, 5), look(teacher, images, sizes, None, 999)
+    assert torch.equal(found.boxes, wanted.boxes)
+    assert torch.equal(found.scores, wanted.scores)
+    rows = [*range(5), *range(30, 34)]  # the best five of thirty, and the four rows of the pool
+    assert torch.equal(few.proposals.boxes, wanted.proposals.boxes[:, rows])
+    torch.testing.assert_close(few.scores, wanted.scores[:, rows])
+    assert few.proposals.valid[:, 5:].tolist() == valid.tolist()
+    torch.testing.assert_close(bare.scores, alone.scores[:, :5])
+    assert torch.equal(more.scores, alone.scores)

@@ -1,0 +1,407 @@
+"""The stage `online` with a teacher: what it sees, what comes out, and that it goes on by bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from mini_fsod import checkpoint
+from mini_fsod.config import Config, resolve
+from mini_fsod.data.dataset import NO_BOXES
+from mini_fsod.errors import UserError
+from mini_fsod.feed.views import draw_strong, strong_view
+from mini_fsod.mining import health
+from mini_fsod.mining.retraining import Learnt
+from mini_fsod.mining.teaching import losses_with_teacher
+from mini_fsod.runs import online, run, stages
+from mini_fsod.train import log
+from mini_fsod.train.ema import Average, warmed_decay
+from runs import small
+
+SHORT = {
+    "base__iterations": 2,
+    "transfer__iterations": 2,
+    "online__iterations": 12,
+    "online__batch": 4,
+    "online__save_seconds": 0,
+    "online__ema": 0.8,
+    "online__delta": 0.2,  # so that it finds something at once
+    "mine__threshold": 0.5,
+}
+GAUGES = {
+    *("mined", "online", "offline", "base", "pool", "agreed", "found", f"found_{small.NOVEL}"),
+    *("right", "confidence", "mined_loss", "precision", "agreement", "mined_share"),
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small.write_data(tmp_path_factory.mktemp("small") / "data")
+
+
+def settings(data: Path, **changes: object) -> dict[str, object]:
+    """A pool of three of the five hidden boxes, and two that are wrong."""
+    given = data.parent / "given.json"
+    if not given.exists():
+        truth = small.json_of(data / "annotations" / "train.json")["annotations"]
+        hidden = [a for a in truth if a["category_id"] == 3]
+        rows = [
+            {
+                "image_id": a["image_id"],
+                "category_id": 3,
+                "bbox": a["bbox"] if n < 3 else [1, 2, 20, 16],
+                "score": 0.9 - n / 10,
+            }
+            for n, a in enumerate(hidden)
+        ]
+        given.write_text(json.dumps(rows))
+    return {"mine__detections": given, **SHORT, **changes}
+
+
+def config(data: Path, **changes: object) -> Config:
+    (data.parent / "small.yaml").touch()
+    return resolve(str(data.parent / "small.yaml"), small.sets(data, **settings(data, **changes)))
+
+
+@pytest.fixture(scope="module")
+def mined(data: Path) -> Path:
+    """A run up to the pool. Not to be changed: see `copied`."""
+    out = data.parent / "mined"
+    stages.run(config(data), out, last="mine")
+    return out
+
+
+@pytest.fixture(scope="module")
+def finished(data: Path, mined: Path) -> Path:
+    out = Path(shutil.copytree(mined, data.parent / "finished"))
+    stages.run(config(data), out, last="online")
+    return out
+
+
+@pytest.fixture
+def copied(mined: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(mined, tmp_path / "copied"))
+
+
+def weights(out: Path) -> bytes:
+    return (out / "online" / "checkpoint.safetensors").read_bytes()
+
+
+def lines(out: Path) -> list[dict[str, Any]]:
+    return log.read(out / "online" / log.FILE)
+
+
+def trained(data: Path, out: Path, **changes: object) -> bytes:
+    stages.run(config(data, **changes), out, first="online", last="online")
+    return weights(out)
+
+
+def test_what_it_leaves(finished: Path) -> None:
+    results = small.json_of(finished / "results.json")["stages"]
+    assert list(results) == ["base", "transfer", "mine", "online"]
+    assert results["mine"]["kept"] == 5
+    header = checkpoint.read_header(finished / "online" / "checkpoint.safetensors")
+    assert (header.labels.base, header.labels.novel) == (("red", "green"), (small.NOVEL,))
+    assert header.settings.classifier == "linear"
+    assert header.settings.iou_branch
+    assert header.settings.rpn.after_nms_test == 30  # the configuration's, not the teacher's own
+    assert not (finished / "online" / "progress.pt").exists()
+
+
+def test_gauges_end_in_the_log(finished: Path) -> None:
+    told = lines(finished)
+    assert [line["step"] for line in told] == [5, 10, 12]
+    for line in told:
+        assert line.keys() >= GAUGES
+        losses = [line[name] for name in line if name.startswith("loss_")]
+        assert len(losses) == 5
+        assert line["loss"] == pytest.approx(sum(losses))  # gauges are not learnt from
+        assert line["mined"] == pytest.approx(line["online"] + line["offline"])
+        assert line["precision"] == pytest.approx(line["right"] / line["mined"])
+        assert line["agreement"] == pytest.approx(line["agreed"] / line["pool"])
+        assert 0 < line["mined_share"] < 1
+    events = [*(finished / "online" / "tensorboard").iterdir()]
+    assert b"online/agreement" in events[0].read_bytes()
+
+
+class Spied:
+    """What the loop was given, and what it showed the losses."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.model: Any = None
+        self.average: Any = None
+        self.inputs: list[tuple[Tensor, ...]] = []
+        self.followed: list[tuple[Tensor, Tensor]] = []
+        train, update = run.train, Average.update
+
+        def training(model: Any, *words: Any) -> Any:
+            self.model, self.average = model, words[7]
+            return train(model, *words)
+
+        def losses(*words: Any) -> Any:
+            inner = losses_with_teacher(*words)
+
+            def seen(*inputs: Tensor) -> dict[str, Tensor]:
+                self.inputs.append(inputs)
+                return inner(*inputs)
+
+            return seen
+
+        def updating(average: Any) -> None:
+            update(average)
+            self.followed.append(
+                (
+                    self.model.predictor.boxes.bias.detach().clone(),
+                    average.model.predictor.boxes.bias.clone(),
+                )
+            )
+
+        monkeypatch.setattr(run, "train", training)
+        monkeypatch.setattr(online, "losses_with_teacher", losses)
+        monkeypatch.setattr(Average, "update", updating)
+
+
+def test_the_teacher_comes_out_and_trails_the_student(
+    data: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spied = Spied(monkeypatch)
+    trained(data, copied)
+    saved = load_file(copied / "online" / "checkpoint.safetensors")
+    apart = 0.0
+    for name, value in spied.average.model.state_dict().items():
+        assert torch.equal(saved[name], value), name
+        apart = max(apart, (value - spied.model.state_dict()[name]).abs().max().item())
+    assert apart > 1e-4
+    own = torch.zeros_like(spied.followed[0][0])  # forgotten at once: the first decay is 0
+    for n, (student, teacher) in enumerate(spied.followed):
+        decay = warmed_decay(n, 0.8)
+        own = decay * own + (1 - decay) * student
+        torch.testing.assert_close(teacher, own)
+    assert not any(p.requires_grad for p in spied.average.model.parameters())
+
+
+@pytest.mark.parametrize("strong", [True, False])
+def test_the_teacher_sees_the_weak_view_of_the_same_geometry(
+    data: Path, copied: Path, monkeypatch: pytest.MonkeyPatch, strong: bool
+) -> None:
+    spied, made = Spied(monkeypatch), []
+
+    def drawing(seed: int, plan: Any) -> Any:
+        made.append(draw_strong(seed, plan))
+        return made[-1]
+
+    monkeypatch.setattr(online, "draw_strong", drawing)
+    trained(data, copied, online__strong=str(strong).lower(), online__iterations=3)
+    for n, (weak, student, sizes, *_) in enumerate(spied.inputs):
+        assert weak.shape == student.shape
+        if strong:
+            assert torch.equal(student, strong_view(weak, sizes, made[n]))
+            assert not torch.equal(student, weak)
+        else:
+            assert torch.equal(student, weak)
+    assert len(spied.inputs) == 3
+    assert len(made) == (3 if strong else 0)
+
+
+def test_hidden_boxes_are_for_the_gauge_alone(
+    data: Path, finished: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing_known(data: Any, labels: Any) -> Learnt:
+        return Learnt(data, NO_BOXES, NO_BOXES.area, NO_BOXES)
+
+    monkeypatch.setattr(online, "oracle", nothing_known)
+    assert trained(data, copied) == weights(finished)
+    assert all("right" not in line and "precision" not in line for line in lines(copied))
+
+
+def test_each_switch_is_another_training(data: Path, finished: Path, copied: Path) -> None:
+    found = {"": weights(finished)}
+    for switch in (
+        {"online__delta": 0.9},
+        {"online__mingle__rpn": "false"},
+        {"online__mingle__rcnn": "false"},
+        {"online__iou_branch": "false"},
+        {"online__shots": "true"},
+        {"mine__drop_on_base": "true"},
+    ):
+        (name,) = switch
+        first = "mine" if name.startswith("mine") else "online"
+        stages.run(config(data, **switch), copied, first=first, last="online")
+        found[name] = weights(copied)
+        if name == "mine__drop_on_base":
+            shutil.rmtree(copied)
+    assert len({*found.values()}) == len(found)
+
+
+def test_an_empty_pool_and_a_teacher_that_finds_nothing(data: Path, copied: Path) -> None:
+    """The paper's zeros: the student learns base classes alone."""
+    pool = small.json_of(copied / "mine" / "pool.json")
+    (copied / "mine" / "pool.json").write_text(json.dumps(pool | {"annotations": []}))
+    trained(data, copied, online__delta=1.0, online__iterations=6)
+    for line in lines(copied):
+        assert line["mined"] == line["pool"] == line["mined_loss"] == 0
+        assert "agreement" not in line
+        assert "precision" not in line
+
+
+def test_a_collapsed_teacher_is_named_and_stopped(
+    data: Path, finished: Path, copied: Path, mini: Any
+) -> None:
+    words = small.words(data, copied, "--to", "online", **settings(data))
+    with pytest.MonkeyPatch.context() as changed:
+        for name, value in (("LOOKS", 1), ("SOME", 1), ("HOPELESS", 10), ("BLIND", 1.1)):
+            changed.setattr(health, name, value)
+        code, _, said = mini(*words)
+    assert code == 2
+    assert "The teacher has collapsed: at iteration 10, it takes everything for background" in said
+    assert "--from online" in said
+    assert (copied / "online" / "progress.pt").exists()  # of iteration 5
+    assert [line["step"] for line in lines(copied)] == [5]
+    assert not (copied / "online" / "checkpoint.safetensors").exists()
+    assert mini(*words)[0] == 0
+    assert weights(copied) == weights(finished)
+
+
+def test_another_pool_is_not_gone_on_with(data: Path, copied: Path) -> None:
+    """Not even one with other scores: they decide what is mingled."""
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(health.Watch, "__call__", stop_at(10))
+        with pytest.raises(UserError, match="enough"):
+            stages.run(config(data), copied, last="online")
+    pool = small.json_of(copied / "mine" / "pool.json")
+    pool["annotations"][0]["score"] = 0.99
+    (copied / "mine" / "pool.json").write_text(json.dumps(pool))
+    with pytest.raises(UserError, match="cannot go on where it stopped"):
+        stages.run(config(data), copied, last="online")
+
+
+def stop_at(iteration: int) -> Any:
+    def watch(self: Any, step: int, means: Any) -> dict[str, float]:
+        if step == iteration:
+            raise UserError("enough")
+        return {}
+
+    return watch
+
+
+# Killed, and started again
+
+KILL = """
+import os, pathlib, signal
+count, replace = 0, pathlib.Path.replace
+def killing(self, target):
+    global count
+    count += str(target).endswith({file!r})
+    if count == {n} and {before}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    done = replace(self, target)
+    if count == {n}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return done
+pathlib.Path.replace = killing
+"""
+
+
+@pytest.fixture(scope="module")
+def unbroken(data: Path, mined: Path) -> Path:
+    """Of a process like those that are killed: the number of threads may change the last bit."""
+    out = Path(shutil.copytree(mined, data.parent / "unbroken"))
+    done = small.process(small.words(data, out, "--to", "online", **settings(data)))
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def started_again(data: Path, out: Path, unbroken: Path, *kills: str) -> None:
+    words = small.words(data, out, "--to", "online", **settings(data))
+    for kill in kills:
+        ended = small.process(words, before=kill)
+        assert ended.returncode == -9, ended.stderr
+    done = small.process(words)
+    assert done.returncode == 0, done.stderr
+    assert weights(out) == weights(unbroken)
+    for one, other in zip(lines(out), lines(unbroken), strict=True):
+        for name in {*one} - {"seconds", "images_per_second"}:
+            assert one[name] == other[name], name
+    assert not (out / "online" / "progress.pt").exists()
+
+
+def killed_at(file: str, n: int, before: bool) -> str:
+    return KILL.format(file=f"online/{file}", n=n, before=before)
+
+
+def test_killed_with_student_and_teacher_apart(data: Path, copied: Path, unbroken: Path) -> None:
+    started_again(data, copied, unbroken, killed_at("progress.pt", 1, before=False))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kills",
+    [
+        [killed_at("progress.pt", 1, True), killed_at("progress.pt", 2, True)],
+        [killed_at("progress.pt", 2, False), killed_at("progress.pt", 1, True)],
+        [killed_at("checkpoint.safetensors", 1, True), killed_at("metrics.json", 1, True)],
+        [killed_at("checkpoint.safetensors", 1, False)],
+    ],
+    ids=["first", "second", "figures", "checkpoint"],
+)
+def test_killed_at_any_moment(data: Path, copied: Path, unbroken: Path, kills: list[str]) -> None:
+    started_again(data, copied, unbroken, *kills)
+
+
+@pytest.mark.slow
+def test_killed_from_outside_again_and_again(data: Path, mined: Path, tmp_path: Path) -> None:
+    """With shots, iterations in two parts and pictures decoded on the way."""
+    more = {
+        "online__iterations": 60,
+        "online__accumulate": 2,
+        "online__shots": "true",
+        "data__feed": "stream",
+    }
+    places = [Path(shutil.copytree(mined, tmp_path / name)) for name in ("whole", "often")]
+    whole, often = (
+        small.words(data, out, "--to", "online", **settings(data, **more)) for out in places
+    )
+    done = small.process(whole)
+    assert done.returncode == 0, done.stderr
+    moments, kills = Random(0), 0
+    for _ in range(4):
+        with suppress(subprocess.TimeoutExpired):  # which kills it
+            assert small.process(often, timeout=moments.uniform(5, 9)).returncode == 0
+            break
+        kills += 1
+    assert kills > 0
+    assert small.process(often).returncode == 0
+    assert weights(places[0]) == weights(places[1])
+
+
+@pytest.mark.slow
+def test_two_processes(data: Path, finished: Path, copied: Path) -> None:
+    """They mine, learn and look alike, but for rounding."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    words = small.words(data, copied, "--to", "online", **settings(data))
+    done = subprocess.run(
+        [sys.executable, *torchrun, "-m", "mini_fsod", *words],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    for one, other in zip(lines(copied), lines(finished), strict=True):
+        for name in ("base", "pool"):
+            assert one[name] == pytest.approx(other[name], rel=1e-5)
+        for name in ("loss", "mined", "mined_loss", "confidence"):
+            assert one[name] == pytest.approx(other[name], rel=0.05)

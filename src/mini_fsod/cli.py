@@ -249,6 +249,112 @@ def run_stages(
 
 
 @app.command()
+def mine(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            show_default=False,
+            help="A run's folder with base and transfer. Example: runs/first",
+        ),
+    ],
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            show_default=False,
+            help="Change a key of mining. Example: --set mine.alpha=2",
+        ),
+    ] = None,
+) -> None:
+    """Mine again in a run, with other settings; what a scan has found is not looked for twice.
+
+    Example: mini mine runs/first --set mine.most=200
+    """
+    from mini_fsod.commands.mine import run as mine_again
+
+    mine_again(run, sets or [], None)
+
+
+@app.command()
+def pretrain(
+    images: Data,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "-o",
+            "--out",
+            show_default=False,
+            help="The file to write. Example: -o own.safetensors",
+        ),
+    ],
+    subset: Subset = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(
+            help="resnet18 to resnet152, or resnet18-narrow; by default resnet50 on a GPU, else "
+            "the narrow one. Example: --backbone resnet18"
+        ),
+    ] = None,
+    epochs: Annotated[
+        float | None, typer.Option(min=0.01, help="200 on a GPU, else 25. Example: --epochs 50")
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(min=0.01, help="A budget of time instead. Example: --minutes 10"),
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=2, help="Images an iteration. Example: --batch 64")
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(min=32, help="Side of a view in pixels. Example: --size 96")
+    ] = None,
+    flip: Annotated[
+        bool,
+        typer.Option(
+            "--flip/--no-flip", help="Whether a mirrored object is the same. Example: --no-flip"
+        ),
+    ] = True,
+    whole: Annotated[
+        bool,
+        typer.Option(
+            "--whole", help="Views of whole pictures, as in MoCo v2, not windows. Example: --whole"
+        ),
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Of weights and views. Example: --seed 1")] = 0,
+    device: Annotated[
+        str, typer.Option(help="auto, cpu, cuda or cuda:1. Example: --device cpu")
+    ] = "auto",
+    cache: Annotated[
+        Path | None,
+        typer.Option(help="Decoded pictures, if not in ~/.cache. Example: --cache tmp"),
+    ] = None,
+) -> None:
+    """Train a discriminator for mining on your own images (MoCo v2).
+
+    Example: mini pretrain photos -o own.safetensors
+    """
+    from mini_fsod.commands.pretrain import run
+
+    run(
+        images,
+        out,
+        subset,
+        backbone,
+        epochs,
+        minutes,
+        batch,
+        size,
+        flip,
+        whole,
+        seed,
+        device,
+        cache,
+    )
+
+
+@app.command()
 def presets(as_json: AsJson = False) -> None:
     """List the configurations with a name; --json shows every key of each. Example: mini presets"""
     from mini_fsod.commands.presets import run

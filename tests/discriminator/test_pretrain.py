@@ -21,7 +21,7 @@ from mini_fsod.errors import UserError
 from mini_fsod.train import log
 
 CPU = torch.device("cpu")
-QUICK = replace(SMALL, epochs=8, minutes=None, batch=4, size=32, save_seconds=0.0)
+QUICK = replace(SMALL, epochs=8, batch=4, size=32, save_seconds=0.0)
 
 
 @pytest.fixture

@@ -154,6 +154,16 @@ def test_an_added_image_has_its_base_shots(data: Dataset) -> None:
     assert learnt.data.boxes.image.tolist() == [1]
 
 
+def test_two_added_images(data: Dataset) -> None:
+    mined = data.select([1])
+    shots = shots_of(data, A_CAR, C_BUS)
+    learnt = with_shots(base_truth(mined, LABELS, pool_of(), None), shots, LABELS)
+    assert rows_of(learnt.data.boxes, learnt.data) == [
+        ("a", "car", [50, 10, 20, 20]),
+        ("c", "bus", [40, 20, 50, 30]),
+    ]
+
+
 def test_shots_that_lie_elsewhere(data: Dataset, tmp_path: Path) -> None:
     shots = replace(shots_of(data, A_BIRD), root=tmp_path / "other")
     with pytest.raises(UserError, match=r"other, those of the data in .*data"):

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -195,27 +196,40 @@ def test_boxes_lie_in_their_pictures(detector: Detector, pictures: Pictures, dat
     assert (right_bottom <= pictures.own[raw.image][:, ::-1] + 1e-3).all()
 
 
-@pytest.mark.parametrize("room", [1, 7])
+@pytest.fixture
+def looks(detector: Detector, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of every look of the detector at a batch whether it was an exact one."""
+    seen: list[bool] = []
+    infer = detector.infer
+
+    def counted(*words: Tensor, exact: bool) -> Any:
+        seen.append(exact)
+        return infer(*words, exact=exact)
+
+    monkeypatch.setattr(detector, "infer", counted)
+    return seen
+
+
+@pytest.mark.parametrize("room", [1, 7, 39])
 def test_batches_without_room_are_done_again(
     detector: Detector,
     pictures: Pictures,
     data: Dataset,
     judge: Judge,
     monkeypatch: pytest.MonkeyPatch,
+    looks: list[bool],
     room: int,
 ) -> None:
     whole = scanned(detector, pictures, data, judge)
-    monkeypatch.setattr(scanning, "ROOM", room)
-    looks = []
-    infer = detector.infer
-    monkeypatch.setattr(
-        detector, "infer", lambda *words, exact: looks.append(exact) or infer(*words, exact=exact)
-    )
-    same(scanned(detector, pictures, data, judge), whole)
     plans = len(plans_of(pictures))
-    assert looks[:plans] == [False] * plans
-    assert looks[plans:]
-    assert all(looks[plans:])
+    assert looks == [False] * plans
+    monkeypatch.setattr(scanning, "ROOM", room)
+    monkeypatch.setattr(scanning, "FETCHED", 2)
+    same(scanned(detector, pictures, data, judge), whole)
+    again = looks[2 * plans :]
+    assert looks[plans : 2 * plans] == [False] * plans
+    assert all(again)
+    assert len(again) in {1: [plans], 7: [plans], 39: range(1, plans)}[room]
 
 
 def test_batches_whose_proposals_had_not_settled_are_done_again(
@@ -224,14 +238,14 @@ def test_batches_whose_proposals_had_not_settled_are_done_again(
     data: Dataset,
     judge: Judge,
     monkeypatch: pytest.MonkeyPatch,
+    looks: list[bool],
 ) -> None:
     whole = scanned(detector, pictures, data, judge)
+    plans = len(looks)
     monkeypatch.setattr("mini_fsod.detector.nms.nms", by_matrix)  # as on a device
     monkeypatch.setattr(detector, "settings", replace(detector.settings, nms_rounds=1))
-    (batch,) = batches_of(pictures, data.boxes)(plans_of(pictures)[:1])
-    with torch.no_grad():
-        assert not detector.infer(batch.images, batch.sizes).proposals.settled.all()
     same(scanned(detector, pictures, data, judge), whole)
+    assert any(looks[2 * plans :])
 
 
 @pytest.mark.parametrize(("batch", "fetched"), [(1, 64), (2, 1), (2, 2), (4, 3)])

@@ -391,6 +391,7 @@ def killed(data: Path, finished: Path, out: Path, file: str, before: bool) -> st
     return done.stderr
 
 
+@pytest.mark.slow
 def test_killed_while_it_writes(data: Path, finished: Path, tmp_path: Path) -> None:
     """What was scanned need not be scanned again."""
     said = killed(data, finished, tmp_path / "run", "mine/pool.json", before=True)

@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -138,6 +138,52 @@ def test_what_is_logged(tmp_path: Path) -> None:
         assert line["loss_right"] == pytest.approx(sum(every[a:b]) / (b - a))
         assert line["loss"] == pytest.approx(line["loss_left"] + line["loss_right"])
         assert line["rate"] == rate_at(b - 1, ITERATIONS, 0.05, 4, (2 / 3, 8 / 9))
+
+
+def test_who_watches_sees_every_look_and_may_stop(tmp_path: Path) -> None:
+    """Gauges are told and not learnt from; what the watcher makes of them is logged too."""
+    seen: list[tuple[int, float]] = []
+
+    def learned(folder: Path, end: int, gauge: float) -> None:
+        model = small.Small()
+
+        def losses(x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+            told = {"height": gauge * model.first.weight.sum()}
+            return model.losses(x, y) | (told if gauge else {})
+
+        def watch(step: int, means: Mapping[str, float]) -> dict[str, float]:
+            seen.append((step, means.get("height", 0.0)))
+            if step == end:
+                raise UserError("enough")
+            return {"twice": 2 * means.get("height", 0.0)}
+
+        train(model, losses, small.feed_of(), small.recipe_of(), folder, "t", CPU, watch=watch)
+
+    with pytest.raises(UserError, match="enough"):
+        learned(tmp_path / "watched", 15, 1e3)
+    state = states.read(tmp_path / "watched")
+    assert state is not None
+    assert state["step"] == 10  # the last that was found in order
+    learned(tmp_path / "watched", 0, 1e3)
+    assert [step for step, _ in seen] == [5, 10, 15, 15, 20, 23]
+    assert seen[2] == seen[3]
+    for line in log.read(tmp_path / "watched" / log.FILE):
+        assert line["twice"] == 2 * line["height"] != 0
+        assert line["loss"] == pytest.approx(line["loss_left"] + line["loss_right"])
+    learned(tmp_path / "plain", 0, 0)
+    assert_same(tmp_path / "watched", tmp_path / "plain")
+
+
+def test_a_gauge_that_is_no_number(tmp_path: Path) -> None:
+    model = small.Small()
+
+    def losses(x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        return model.losses(x, y) | {"height": torch.tensor(torch.nan)}
+
+    with pytest.raises(
+        UserError, match="The gauge is not a number any more: height at iteration 0"
+    ):
+        train(model, losses, small.feed_of(), small.recipe_of(), tmp_path, "t", CPU)
 
 
 # Resume

@@ -10,16 +10,16 @@ from torch import Tensor
 
 from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset, Floats
 from mini_fsod.data.split import is_of
-from mini_fsod.detector.batch import Targets
+from mini_fsod.detector.batch import PaddedBoxes, Targets
 from mini_fsod.detector.model import Detector
 from mini_fsod.errors import UserError
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.candidates import Candidates
 from mini_fsod.mining.files import Pool
+from mini_fsod.mining.mingling import SAME_OBJECT, Instances
 from mini_fsod.mining.overlap import iou, pairs_within
+from mini_fsod.mining.teaching import with_mined
 from mini_fsod.train.step import Losses
-
-SAME_OBJECT = 0.5  # IoU of a mined box with a shot that it repeats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,18 +123,13 @@ def losses_with_mined(detector: Detector, weight: float, box_losses: bool) -> Lo
         ignored_valid: Tensor,
         draw: Tensor,
     ) -> dict[str, Tensor]:
-        none = torch.zeros_like(ignored_valid)
-        ones, some = torch.ones_like(boxes[..., 0]), torch.ones_like(mined[..., 0])
-        rest = torch.ones_like(ignored[..., 0])
-        targets = Targets(
-            torch.cat([boxes, mined, ignored], 1),
-            torch.cat(
-                [labels, mined_labels, torch.zeros_like(ignored_valid, dtype=torch.int64)], 1
-            ),
-            torch.cat([valid, mined_valid, none], 1),
-            torch.cat([torch.zeros_like(valid), torch.zeros_like(mined_valid), ignored_valid], 1),
-            torch.cat([ones, weight * some, rest], 1),
-            torch.cat([ones, float(box_losses) * some, rest], 1),
+        sure = torch.ones_like(mined[..., 0])  # scores decide nothing without a teacher
+        targets = with_mined(
+            Targets(boxes, labels, valid),
+            Instances(mined, mined_labels, sure, mined_valid),
+            PaddedBoxes(ignored, ignored_valid),
+            torch.full((), weight, device=boxes.device),
+            box_losses,
         )
         return detector.losses(images, sizes, targets, draw)
 

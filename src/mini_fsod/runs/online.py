@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from mini_fsod import show
+from mini_fsod.data.split import is_of
 from mini_fsod.detector.matching import draw_number
 from mini_fsod.errors import UserError
 from mini_fsod.feed.batches import Plan, Schedule
@@ -51,7 +52,8 @@ def online(run: Run) -> None:
     teacher = watch = None
     if own.teacher:
         teacher = Average(student, run.device)
-        how = _teaching(run, len(hidden) > 0)
+        shots = is_of(run.material.shots, labels.novel)
+        how = _teaching(run, truth_known=len(hidden) > int(shots.sum()))  # more than the shots
         losses = losses_with_teacher(student, teacher.model, how)
         watch = _watch(run, learnt, how)
         inputs = _both_views(batches, seed, run.device)

@@ -13,7 +13,7 @@ from mini_fsod.config import STAGES, Config
 from mini_fsod.errors import UserError, nearest
 from mini_fsod.runs import folder
 from mini_fsod.runs.base import base
-from mini_fsod.runs.mine import mine
+from mini_fsod.runs.mine import mine, ready
 from mini_fsod.runs.online import online
 from mini_fsod.runs.run import Run
 from mini_fsod.runs.transfer import fine_tune
@@ -68,6 +68,8 @@ def _run(
     folder.refuse_stale(out, config, first)
     this = Run(config, out, device, together)
     this.material.check(todo)
+    if "mine" in todo:
+        ready(config.mine)
     wait_for_all(together)  # nothing is touched before all have found it in order
     if together.leads:
         folder.prepare(out, config, first)

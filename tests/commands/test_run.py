@@ -29,7 +29,7 @@ def finished(data: Path) -> Path:
 
     (data.parent / "small.yaml").touch()
     config = resolve(str(data.parent / "small.yaml"), small.sets(data, **SHORT))
-    stages.run(config, out)
+    stages.run(config, out, last="transfer")
     return out
 
 
@@ -116,7 +116,7 @@ def test_a_sample_of_mini_sample(tmp_path: Path, mini: Any, data: Path) -> None:
         ({"base__checkpoint": "nowhere"}, (), ["nowhere: there is no base detector"]),
         ({"base__iteratoins": 3}, (), ['no such key. Did you mean "base.iterations"?']),
         ({}, ("--from", "bse"), ['no stage "bse". Did you mean "base"?']),
-        ({}, ("--to", "mine"), ['no stage "mine"']),
+        ({}, ("--to", "mne"), ['no stage "mne". Did you mean "mine"?']),
     ],
 )
 def test_what_is_wrong_is_said_at_once(

@@ -147,11 +147,14 @@ def sets(data: Path, **changes: object) -> list[str]:
 
 
 def words(data: Path, out: Path, *more: object, **changes: object) -> list[str]:
-    """The words of `mini run` behind `mini`; the configuration is an empty file."""
+    """The words of `mini run` behind `mini`, up to transfer unless `more` says otherwise; the
+    configuration is an empty file.
+    """
     config = data.parent / "small.yaml"
     config.touch()
     options = [word for text in sets(data, **changes) for word in ("--set", text)]
-    return ["run", str(config), "-o", str(out), *options, *map(str, more)]
+    last = [] if "--to" in more else ["--to", "transfer"]
+    return ["run", str(config), "-o", str(out), *options, *map(str, more), *last]
 
 
 def process(

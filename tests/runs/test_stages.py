@@ -42,11 +42,22 @@ def config(data: Path, **changes: object) -> Config:
     return resolve(str(source), small.sets(data, **changes))
 
 
+def run(
+    config: Config,
+    out: Path,
+    first: str | None = None,
+    last: str | None = "transfer",
+    command: str = "",
+) -> Any:
+    """The first two stages; the others have tests of their own."""
+    return stages.run(config, out, first, last, command)
+
+
 @pytest.fixture(scope="module")
 def finished(data: Path) -> Path:
     """A run with both stages. Not to be changed: see `copied`."""
     out = data.parent / "finished"
-    stages.run(config(data), out, command="mini run small")
+    run(config(data), out, command="mini run small")
     return out
 
 
@@ -107,11 +118,11 @@ def test_what_a_run_leaves(data: Path, finished: Path) -> None:
 
 
 def test_the_same_run_gives_the_same_bytes(data: Path, finished: Path, tmp_path: Path) -> None:
-    stages.run(config(data), tmp_path / "again")
+    run(config(data), tmp_path / "again")
     for stage in ("base", "transfer"):
         assert weights(tmp_path / "again", stage) == weights(finished, stage)
     other = tmp_path / "other"
-    stages.run(config(data, seed=1), other, last="base")
+    run(config(data, seed=1), other, last="base")
     assert weights(other, "base") != weights(finished, "base")
 
 
@@ -127,7 +138,7 @@ def test_finished_stages_are_not_run_again(
     data: Path, copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = stamps(copied)
-    again = stages.run(config(data, device="cpu"), copied, command="another")
+    again = run(config(data, device="cpu"), copied, command="another")
     assert {k: v for k, v in stamps(copied).items() if k != "config.yaml"} == {
         k: v for k, v in before.items() if k != "config.yaml"
     }
@@ -137,29 +148,29 @@ def test_finished_stages_are_not_run_again(
         "transfer: finished already",
     ]
     (copied / "results.json").unlink()
-    assert stages.run(config(data), copied)["stages"] == again["stages"]
+    assert run(config(data), copied)["stages"] == again["stages"]
     assert (copied / "results.json").exists()
 
 
 def test_to_and_from(data: Path, finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    first = stages.run(config(data), out, last="base")
+    first = run(config(data), out, last="base")
     assert list(first["stages"]) == ["base"]
     assert not (out / "transfer").exists()
     with pytest.raises(UserError, match="transfer cannot be repeated, since base is not finished"):
-        stages.run(config(data), tmp_path / "none", first="transfer")
-    assert list(stages.run(config(data), out)["stages"]) == ["base", "transfer"]
+        run(config(data), tmp_path / "none", first="transfer")
+    assert list(run(config(data), out)["stages"]) == ["base", "transfer"]
     before = stamps(out)
     changed = config(data, transfer__iterations=5)
     with pytest.raises(UserError, match=r"of transfer, which was.*: transfer\.iterations changed"):
-        stages.run(changed, out)
+        run(changed, out)
     assert stamps(out) == before
-    results = stages.run(changed, out, first="transfer")
+    results = run(changed, out, first="transfer")
     assert results["stages"]["transfer"]["iterations"] == 5
     after = stamps(out)
     assert {k for k in before if k.startswith("base/") and before[k] != after[k]} == set()
     assert weights(out, "transfer") != weights(finished, "transfer")
-    assert stages.run(config(data), out, first="base", last="base")["stages"].keys() == {"base"}
+    assert run(config(data), out, first="base", last="base")["stages"].keys() == {"base"}
     assert not (out / "transfer").exists()  # made of a base that is gone
     assert weights(out, "base") == weights(finished, "base")
 
@@ -167,8 +178,8 @@ def test_to_and_from(data: Path, finished: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("first", "last", "what"),
     [
-        ("transfr", None, 'no stage "transfr". Did you mean "transfer"'),
-        (None, "tune", 'no stage "tune"'),
+        ("transfr", "transfer", 'no stage "transfr". Did you mean "transfer"'),
+        (None, "tone", 'no stage "tone". Did you mean "tune"'),
         ("transfer", "base", "--from transfer lies behind --to base"),
     ],
 )
@@ -176,7 +187,7 @@ def test_stages_that_cannot_be(
     data: Path, tmp_path: Path, first: str | None, last: str | None, what: str
 ) -> None:
     with pytest.raises(UserError, match=what.replace("?", r"\?").replace(".", r"\.")):
-        stages.run(config(data), tmp_path / "run", first, last)
+        run(config(data), tmp_path / "run", first, last)
     assert not (tmp_path / "run").exists()
 
 
@@ -184,7 +195,7 @@ def test_nothing_is_cleared_away_before_the_data_is_known_to_do(data: Path, copi
     before = stamps(copied)
     for wrong in ({"data__root": data / "none"}, {"data__novel": "rde"}, {"shots__k": 50}):
         with pytest.raises(UserError):
-            stages.run(config(data, **wrong), copied, first="base")
+            run(config(data, **wrong), copied, first="base")
         assert stamps(copied) == before
 
 
@@ -197,7 +208,7 @@ def test_a_base_detector_is_shared(data: Path, finished: Path, tmp_path: Path) -
     for name, given in ways.items():
         assert checkpoint_of(given, "base") == file
         out = tmp_path / name
-        results = stages.run(config(data, base__checkpoint=given), out)
+        results = run(config(data, base__checkpoint=given), out)
         assert weights(out, "transfer") == weights(finished, "transfer")
         theirs = small.json_of(finished / "base" / "metrics.json")
         assert results["stages"]["base"] == theirs | {"checkpoint": str(file)}  # not measured again
@@ -211,7 +222,7 @@ def test_figures_are_measured_where_none_come_along(
 
     def base_figures(name: str, given: Path, **changes: object) -> dict[str, Any]:
         settings = config(data, base__checkpoint=given, **changes)
-        return stages.run(settings, tmp_path / name, last="base")["stages"]["base"]
+        return run(settings, tmp_path / name, last="base")["stages"]["base"]
 
     alone = tmp_path / "alone.safetensors"
     shutil.copy(finished / "base" / "checkpoint.safetensors", alone)
@@ -236,13 +247,13 @@ def test_a_slim_base_detector(data: Path, finished: Path, tmp_path: Path) -> Non
     small_file = tmp_path / "slim.safetensors"
     checkpoint.slim(finished / "base" / "checkpoint.safetensors", small_file)
     out = tmp_path / "run"
-    stages.run(config(data, base__checkpoint=small_file), out)
+    run(config(data, base__checkpoint=small_file), out)
     same_weights(out, finished, "transfer", rtol=0.01, atol=0.01)
 
 
 def test_how_it_is_tested_is_the_configurations(data: Path, finished: Path, tmp_path: Path) -> None:
     settings = config(data, base__checkpoint=finished, views__test=48, detector__score_cut=0.2)
-    stages.run(settings, tmp_path / "run")
+    run(settings, tmp_path / "run")
     said = checkpoint.read_header(tmp_path / "run" / "transfer" / "checkpoint.safetensors").settings
     assert (said.test.min_size, said.test.score_cut) == (48, 0.2)
 
@@ -250,7 +261,7 @@ def test_how_it_is_tested_is_the_configurations(data: Path, finished: Path, tmp_
 def test_a_base_detector_of_something_else(data: Path, finished: Path, tmp_path: Path) -> None:
     def refused(what: str, **changes: object) -> None:
         with pytest.raises(UserError, match=what):
-            stages.run(config(data, **changes), tmp_path / "run")
+            run(config(data, **changes), tmp_path / "run")
 
     refused(
         r"classes are not the base classes of this run: red, green instead of green, blue, light",
@@ -276,20 +287,20 @@ def test_a_base_detector_that_changed_since(data: Path, finished: Path, tmp_path
     given = tmp_path / "base.safetensors"
     shutil.copy(finished / "base" / "checkpoint.safetensors", given)
     out, settings = tmp_path / "run", config(data, base__checkpoint=given)
-    stages.run(settings, out)
-    stages.run(config(data, seed=1), tmp_path / "other", last="base")
+    run(settings, out)
+    run(config(data, seed=1), tmp_path / "other", last="base")
     shutil.copy(tmp_path / "other" / "base" / "checkpoint.safetensors", given)
     with pytest.raises(UserError, match=r"base and transfer, .*the content of .* changed") as told:
-        stages.run(settings, out)
+        run(settings, out)
     assert "--from base" in told.value.fix
-    stages.run(settings, out, first="base")
+    run(settings, out, first="base")
     assert weights(out, "transfer") != weights(finished, "transfer")
 
 
 def test_a_base_detector_that_was_thrown_away(data: Path, copied: Path) -> None:
     (copied / "base" / "checkpoint.safetensors").unlink()
-    with pytest.raises(UserError, match="the base detector is not there"):
-        stages.run(config(data), copied, first="transfer")
+    with pytest.raises(UserError, match="the detector of base is not there"):
+        run(config(data), copied, first="transfer")
 
 
 # Ways to feed and to fine-tune
@@ -300,10 +311,10 @@ def test_streamed_pictures_give_the_same_weights(data: Path, tmp_path: Path) -> 
     how = {"base__ema": 0.9, "base__accumulate": 2, "base__iterations": 4, "views__zoom": "[0.8,1]"}
     for feed in ("resident", "stream"):
         settings = config(data, data__feed=feed, **how)
-        stages.run(settings, tmp_path / feed, last="base")
+        run(settings, tmp_path / feed, last="base")
     assert weights(tmp_path / "stream", "base") == weights(tmp_path / "resident", "base")
     plain = config(data, **how | {"base__ema": "null"})
-    stages.run(plain, tmp_path / "plain", last="base")
+    run(plain, tmp_path / "plain", last="base")
     assert weights(tmp_path / "plain", "base") != weights(tmp_path / "resident", "base")
 
 
@@ -315,13 +326,13 @@ def test_fine_tuning_over_kept_features_is_the_plain_way(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     shared = {"base__checkpoint": finished}
-    stages.run(config(data, transfer__cached="false", **shared), tmp_path / "plain")
+    run(config(data, transfer__cached="false", **shared), tmp_path / "plain")
     same_weights(tmp_path / "plain", finished, "transfer", rtol=1e-4, atol=1e-6)
 
     # where memory does not suffice the plain way is taken by itself
     monkeypatch.setattr(cached, "free_memory", lambda device: 1000)
     capsys.readouterr()
-    stages.run(config(data, **shared), tmp_path / "little-memory")
+    run(config(data, **shared), tmp_path / "little-memory")
     assert "transfer: features are not kept" in capsys.readouterr().err
     assert weights(tmp_path / "little-memory", "transfer") == weights(
         tmp_path / "plain", "transfer"
@@ -330,7 +341,7 @@ def test_fine_tuning_over_kept_features_is_the_plain_way(
 
 def test_nothing_to_score_on(tmp_path: Path) -> None:
     data = small.write_data(tmp_path / "data", ("train",))
-    results = stages.run(config(data, base__iterations=2, transfer__iterations=2), tmp_path / "run")
+    results = run(config(data, base__iterations=2, transfer__iterations=2), tmp_path / "run")
     for figures in results["stages"].values():
         assert [figures[name] for name in ("nAP50", "bAP50", "AP50")] == [None] * 3
         assert figures["per_class"] == {}

@@ -35,7 +35,7 @@ def fitting_iterations(minutes: float, looks: Sequence[tuple[float, int]]) -> in
     start, and a look may still have waited for a graph to be recorded or a state to be written.
     """
     seconds, done = looks[-1]
-    recent = [look for look in looks if look[0] >= seconds / 2]
-    paces = [(t - before) / (n - m) for (before, m), (t, n) in pairwise(recent)]
-    pace = median(paces) if paces else seconds / done
+    first = sum(look[0] < seconds / 2 for look in looks)
+    recent = looks[min(first, len(looks) - 2) :]
+    pace = median((t - before) / (n - m) for (before, m), (t, n) in pairwise(recent))
     return max(done + 1, done + int((60 * minutes - seconds) / max(pace, 1e-9)))

@@ -298,6 +298,13 @@ class Online(Training):
     mined_weight: Annotated[Float, Field(ge=0)] = 1.0  # of the losses on mined boxes
     mined_boxes: bool = True  # box losses on mined boxes
 
+    @check("teacher")
+    @classmethod
+    def _averaged(cls, value: bool, info: Info) -> bool:
+        if value and "ema" in info.data and info.data["ema"] is None:
+            raise ValueError("needs online.ema, the decay of the teacher's weights")
+        return value
+
 
 class Tune(Training):
     """The last fine-tuning, of classifier, box and IoU predictors."""

@@ -138,9 +138,10 @@ class Material:
     @property
     def _kept(self) -> tuple[int, int]:
         """The largest short and long side that any stage shows."""
-        views = self._config.views
+        config, views = self._config, self._config.views
         closest = 1.0 if views.zoom is None else max(1.0, views.zoom[1])
-        shorts = (*views.short, *(self._config.transfer.short or ()), views.test)
+        few = (*(config.transfer.short or ()), *(config.tune.short or ()))
+        shorts = (*views.short, *few, views.test)
         return ceil(max(shorts) * closest), ceil(views.long * closest)
 
     @cached_property

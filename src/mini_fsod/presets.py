@@ -95,7 +95,7 @@ DEMO: Keys = {
     "views.long": 224,
     "views.test": 160,
     "views.flip": False,  # a mirrored digit is no digit
-    "base.iterations": 1_200,
+    "base.iterations": 1_000,
     "base.batch": 8,
     "base.clip": 10,
     "transfer.iterations": 1_000,

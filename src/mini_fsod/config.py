@@ -46,6 +46,8 @@ OWN_SECTIONS = {
     "tune": ("tune",),
 }
 STAGES = tuple(OWN_SECTIONS)
+# The key of a stage by which its result is taken from elsewhere
+GIVEN = {"base": "checkpoint", "transfer": "checkpoint", "mine": "given", "online": "checkpoint"}
 TRAINED = tuple(stage for stage in STAGES if stage != "mine")
 
 # Keys that say the same thing in two ways: who gives one takes the other back.
@@ -139,7 +141,7 @@ KEYS = tuple(key for key, is_section in _keys(Config) if not is_section)
 def parts(config: Config, stage: str) -> dict[str, Any]:
     """What the result of a stage depends on, ready for JSON.
 
-    A detector that is given is what counts, not how one would be trained.
+    A result that is given is what counts, not how one would come to it.
     """
     kept = config.model_dump(
         mode="json",
@@ -149,11 +151,11 @@ def parts(config: Config, stage: str) -> dict[str, Any]:
             **{stage: {"save_seconds"} for stage in TRAINED},
         },
     )
-    for own in ("base", "transfer"):
-        if kept[own]["checkpoint"] is not None:
-            kept[own] = {"checkpoint": kept[own]["checkpoint"]}
+    for own, key in GIVEN.items():
+        if kept[own][key] is not None:
+            kept[own] = {key: kept[own][key]}
         else:
-            del kept[own]["checkpoint"]
+            del kept[own][key]
     for later in STAGES[STAGES.index(stage) + 1 :]:
         for section in OWN_SECTIONS[later]:
             del kept[section]

@@ -258,6 +258,7 @@ class Base(Training):
 class Mine(Section):
     """Offline mining (section 3.2 of the paper; protocol.md, section 3)."""
 
+    given: Place | None = None  # the pool.json of another run, taken with what lies beside it
     images: Literal["all", "base"] = "all"  # all training images, or those with a base box
     cut: Share = 0.05  # the least detector score of a candidate, before calibration
     # a number: Eq. 1, for all classes
@@ -286,6 +287,7 @@ class Mingle(Section):
 class Online(Training):
     """Re-training on base boxes and mined ones, from the backbone's own weights."""
 
+    checkpoint: Place | None = None  # a finished detector of this stage instead of training one
     ema: Annotated[Float, Field(gt=0, lt=1)] | None = 0.999  # of the teacher
     teacher: bool = True  # it goes on mining, and is the detector that comes out
     delta: Share = 0.7  # the least score of what the teacher finds

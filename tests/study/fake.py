@@ -30,7 +30,7 @@ KEYS = {
         "shots.k",
         "shots.seed",
     ),
-    "mine": ("mine.threshold", "mine.pool"),
+    "mine": ("mine.threshold", "mine.pool", "mine.given"),
     "tune": ("tune.data",),
 }
 

@@ -26,7 +26,7 @@ from mini_fsod.discriminator.load import load, parse
 from mini_fsod.errors import UserError
 from mini_fsod.eval.detections import read_detections
 from mini_fsod.feed.batches import Plan, each_once
-from mini_fsod.files import is_file, write_json
+from mini_fsod.files import is_file, write_bytes, write_json
 from mini_fsod.keys import Mine
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining import files
@@ -37,7 +37,7 @@ from mini_fsod.mining.scan import Judge, at_other_size, box_features, judged, sc
 from mini_fsod.mining.sheet import write_sheets
 from mini_fsod.mining.thresholds import pool
 from mini_fsod.runs import folder
-from mini_fsod.runs.base import onto
+from mini_fsod.runs.base import checkpoint_of, onto
 from mini_fsod.runs.material import counted
 from mini_fsod.runs.run import Run
 from mini_fsod.train.distributed import wait_for_all
@@ -55,6 +55,8 @@ def ready(own: Mine) -> None:
     """Say now, not after hours of training, what mining will lack."""
     if own.discriminator != "none":
         parse(own.discriminator)
+    if own.given is not None and not is_file(own.given):
+        raise UserError(f"{own.given}: there is no such pool.", "Check mine.given.")
     if own.detections is not None and not is_file(own.detections):
         raise UserError(
             f"{own.detections}: there is no such file of detections.", "Check mine.detections."
@@ -63,9 +65,11 @@ def ready(own: Mine) -> None:
 
 def mine(run: Run) -> None:
     """Scan, unless a scan of the same detector and discriminator is there; choose; write."""
-    if run.team.leads:
+    place, given = run.out / "mine", run.config.mine.given
+    if run.team.leads and given is not None:
+        _take(given, place)
+    elif run.team.leads:
         begun = time.perf_counter()
-        place = run.out / "mine"
         place.mkdir(parents=True, exist_ok=True)
         data = run.material.mined
         raw = _raw(run, data)
@@ -74,6 +78,16 @@ def mine(run: Run) -> None:
         figures |= {"seconds": time.perf_counter() - begun, "scan_seconds": scanned}
         write_json(place / folder.METRICS, figures)
     wait_for_all(run.team)
+
+
+def _take(given: Path, place: Path) -> None:
+    """What another run has mined: its files, the figures last."""
+    place.mkdir(parents=True, exist_ok=True)
+    for name in (POOL, CANDIDATES, THRESHOLDS, AUDIT):
+        if is_file(given.parent / name):
+            write_bytes(place / name, (given.parent / name).read_bytes())
+    figures = folder.metrics(given.parent) or {"seconds": 0.0}
+    write_json(place / folder.METRICS, figures | {"given": str(given)})
 
 
 def choose(run: Run, raw: Raw, data: Dataset, place: Path) -> dict[str, Any]:
@@ -124,7 +138,9 @@ def _raw(run: Run, data: Dataset) -> Raw:
     """The pairs above the cut: another tool's, or those of a scan, now or earlier."""
     own, labels = run.config.mine, run.material.labels
     if own.detections is None:
-        detector_file = run.out / "transfer" / folder.CHECKPOINT
+        given = run.config.transfer.checkpoint
+        own_file = run.out / "transfer" / folder.CHECKPOINT
+        detector_file = checkpoint_of(given, "transfer") if given else own_file
         if not is_file(detector_file):
             raise UserError(
                 f"{detector_file}: the few-shot detector is not there.",

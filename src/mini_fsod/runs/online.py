@@ -24,7 +24,7 @@ from mini_fsod.mining import health
 from mini_fsod.mining.files import read_candidates, read_pool
 from mini_fsod.mining.retraining import Learnt, base_truth, losses_with_mined, oracle, with_shots
 from mini_fsod.mining.teaching import Teaching, losses_with_teacher
-from mini_fsod.runs.base import new_detector, onto
+from mini_fsod.runs.base import load_stage, new_detector, onto, take
 from mini_fsod.runs.material import Batches, InputsOf
 from mini_fsod.runs.run import Run
 from mini_fsod.train import log
@@ -37,6 +37,9 @@ def online(run: Run) -> None:
     begun = time.perf_counter()
     config, own, views = run.config, run.config.online, run.config.views
     labels = run.material.labels
+    if own.checkpoint is not None:
+        take(run, "online", *load_stage(run, "online", own.checkpoint, labels.classes), begun)
+        return
     learnt = _learnt(run)
     hidden = oracle(run.material.mined, labels).mined  # gauges alone look at them
     torch.manual_seed(config.seed)

@@ -16,7 +16,7 @@ def tune(run: Run) -> None:
     """Classifier, box and IoU predictor of the re-trained detector; all else is frozen."""
     begun = time.perf_counter()
     own, labels = run.config.tune, run.material.labels
-    _, saved = load_stage(run, "online", None, labels.classes)
+    _, saved = load_stage(run, "online", run.config.online.checkpoint, labels.classes)
     detector = onto(saved.detector, run.device).requires_grad_(False)
     detector.predictor.requires_grad_(True)
     if detector.iou_branch is not None:

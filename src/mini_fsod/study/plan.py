@@ -27,6 +27,8 @@ Parts = Callable[["Config", str], dict[str, Any]]
 HANDED = {
     "base": ("base.checkpoint", "base/checkpoint.safetensors"),
     "transfer": ("transfer.checkpoint", "transfer/checkpoint.safetensors"),
+    "mine": ("mine.given", "mine/pool.json"),
+    "online": ("online.checkpoint", "online/checkpoint.safetensors"),
 }
 
 # settings that say where and how, not what: workers of one study may differ in them

@@ -1,0 +1,68 @@
+"""Results of stages taken from another run: every stage can be handed over, and is not run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mini_fsod.config import Config, resolve
+from mini_fsod.errors import UserError
+from mini_fsod.runs import stages
+from runs import small
+
+SHORT = {
+    "shots__k": 2,
+    "base__iterations": 2,
+    "transfer__iterations": 2,
+    "mine__cut": 0.01,
+    "online__iterations": 2,
+    "online__batch": 4,
+    "tune__iterations": 2,
+    "tune__batch": 4,
+}
+
+
+def config(data: Path, **changes: object) -> Config:
+    (data.parent / "small.yaml").touch()
+    return resolve(str(data.parent / "small.yaml"), small.sets(data, **SHORT | changes))
+
+
+def test_every_stage_can_be_handed_over(tmp_path: Path) -> None:
+    data = small.write_data(tmp_path / "data")
+    first = tmp_path / "first"
+    theirs = stages.run(config(data), first)["stages"]
+    given = {
+        "base__checkpoint": first / "base" / "checkpoint.safetensors",
+        "transfer__checkpoint": first / "transfer" / "checkpoint.safetensors",
+        "mine__given": first / "mine" / "pool.json",
+        "online__checkpoint": first,
+    }
+    second = tmp_path / "second"
+    ours = stages.run(config(data, **given), second)["stages"]
+    for stage in ("base", "transfer", "online"):
+        assert not (second / stage / "checkpoint.safetensors").exists()
+        assert ours[stage]["AP50"] == theirs[stage]["AP50"]
+        assert ours[stage]["checkpoint"].startswith(str(first))
+    assert ours["mine"]["kept"] == theirs["mine"]["kept"]
+    pools = [(run / "mine" / "pool.json").read_bytes() for run in (first, second)]
+    assert pools[0] == pools[1]
+    ends = [(run / "tune" / "checkpoint.safetensors").read_bytes() for run in (first, second)]
+    assert ends[0] == ends[1]
+
+
+def test_mining_takes_a_given_detector(tmp_path: Path) -> None:
+    data = small.write_data(tmp_path / "data")
+    first, second = tmp_path / "first", tmp_path / "second"
+    stages.run(config(data), first, last="mine")
+    changes = {"base__checkpoint": first, "transfer__checkpoint": first}
+    stages.run(config(data, **changes), second, last="mine")
+    found = [(run / "mine" / "candidates.json").read_bytes() for run in (first, second)]
+    assert found[0] == found[1]
+
+
+def test_a_pool_that_is_not_there(tmp_path: Path) -> None:
+    data = small.write_data(tmp_path / "data")
+    with pytest.raises(UserError, match="there is no such pool"):
+        stages.run(config(data, mine__given=tmp_path / "none.json"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

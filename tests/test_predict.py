@@ -15,7 +15,7 @@ from PIL import Image
 
 from mini_fsod import checkpoint, draw
 from mini_fsod.commands import predict as command
-from mini_fsod.commands.predict import result_table, run, to_json, torch_device
+from mini_fsod.commands.predict import result_table, run, to_json
 from mini_fsod.data.dataset import NO_BOXES
 from mini_fsod.data.folder import read_folder
 from mini_fsod.detector.model import Detector
@@ -321,11 +321,3 @@ def test_a_score_below_the_detectors_own_is_told(
 ) -> None:
     assert run(saved, [photos / "a.png"], False, None, 0.01, "cpu")
     assert "nothing below a score of 0.05" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["gpu", "cuda:99", "meta", ""])
-def test_a_device_that_is_not_there(name: str) -> None:
-    with pytest.raises(UserError):
-        torch_device(name)
-    assert torch_device("cpu") == CPU
-    assert torch_device("auto").type in ("cpu", "cuda")

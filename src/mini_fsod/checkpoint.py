@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from mini_fsod.config import STAGES
 from mini_fsod.detector.model import Detector
 from mini_fsod.detector.settings import DetectorSettings
 from mini_fsod.errors import UserError
@@ -29,7 +30,6 @@ About = dict[str, str | int | float | None]
 
 FORMAT = 1
 NAME = "checkpoint.safetensors"
-STAGES = ("base", "transfer", "mine", "online", "tune")  # of a run, in their order
 
 
 @dataclass(frozen=True, slots=True)

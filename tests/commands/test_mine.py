@@ -65,7 +65,7 @@ def test_mined_with_another_threshold(
     copied: Path, config: Config, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
-    run(copied, ["mine.threshold=0.4"], None)
+    run(copied, ["mine.threshold=0.4"])
     said = capsys.readouterr()
     header, row = (line.split() for line in said.out.splitlines())
     assert header == ["class", "candidates", "delta", "kept", "precision", "recall", "sheet"]
@@ -89,7 +89,7 @@ def test_mined_with_another_threshold(
 
     results = stages.run(from_file(copied / "config.yaml"), copied, last="online")
     assert "online" in results["stages"]
-    run(copied, [], None)
+    run(copied, [])
     assert {"online-stale", "online-stale-2"} <= names(copied)
     assert "online" not in names(copied)
 
@@ -108,7 +108,7 @@ def test_an_empty_class(copied: Path, capsys: pytest.CaptureFixture[str], tmp_pa
     (tmp_path / "none.json").write_text("[]")
     capsys.readouterr()
     sets = [f"mine.detections={tmp_path / 'none.json'}", "mine.threshold=adaptive"]
-    run(copied, sets, None)
+    run(copied, sets)
     row = capsys.readouterr().out.splitlines()[1].split()
     assert row[2:7] == ["0", "-", "0", "-", "0.000"]
 
@@ -127,15 +127,15 @@ def test_an_empty_class(copied: Path, capsys: pytest.CaptureFixture[str], tmp_pa
 def test_what_cannot_be(copied: Path, sets: list[str], what: str) -> None:
     before = {p: p.stat().st_mtime_ns for p in copied.rglob("*")}
     with pytest.raises(UserError) as told:
-        run(copied, sets, None)
+        run(copied, sets)
     assert what in f"{told.value.what} {told.value.fix}"
     assert {p: p.stat().st_mtime_ns for p in copied.rglob("*")} == before
 
 
 def test_what_is_no_run(copied: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not the folder of a run"):
-        run(tmp_path / "nowhere", [], None)
+        run(tmp_path / "nowhere", [])
     shutil.rmtree(copied / "transfer")
     with pytest.raises(UserError, match="mine cannot be repeated, since transfer is not finished"):
-        run(copied, [], None)
+        run(copied, [])
     assert "online" in names(copied)

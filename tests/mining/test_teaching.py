@@ -14,9 +14,8 @@ from mini_fsod.detector import Detector, PaddedBoxes, RoISettings, RPNSettings, 
 from mini_fsod.detector.batch import Candidates
 from mini_fsod.detector.nms import by_matrix
 from mini_fsod.labels import LabelMap
-from mini_fsod.mining import teaching
 from mini_fsod.mining.mingling import Instances
-from mini_fsod.mining.teaching import Teaching, carried, look, losses_with_teacher, with_mined
+from mini_fsod.mining.teaching import Teaching, carried, losses_with_teacher, with_mined
 from mini_fsod.train.ema import Average
 from mining.test_mingling import HALF_A, NEAR_A, A, B, C, Row, candidates, instances
 
@@ -31,12 +30,11 @@ D = [60.0, 0.0, 70.0, 10.0]
 class Stage:
     """A teacher that finds what it is told, and a student that only writes down its targets."""
 
-    def __init__(self, seen: Candidates, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, seen: Candidates) -> None:
         self.seen, self.extra, self.targets = seen, None, None
         self.student_saw: Tensor | None = None
-        monkeypatch.setattr(teaching, "look", self.look)
 
-    def look(self, teacher: Any, images: Tensor, sizes: Tensor, extra: Any, most: Any) -> Any:
+    def infer(self, images: Tensor, sizes: Tensor, extra: Any) -> Any:
         assert images is WEAK
         self.extra = extra
         return self.seen
@@ -51,7 +49,7 @@ class Stage:
         """The targets as (box, label), and the gauges."""
         drawn, mined, true = (instances(rows, width=4) for rows in (truth, pool, list(hidden)))
         region = (torch.zeros(1, 2, 4), torch.zeros(1, 2).bool())
-        found = losses_with_teacher(self, None, how)(
+        found = losses_with_teacher(self, self, how)(
             *(WEAK, STRONG, SIZES),
             *(drawn.boxes, drawn.labels, drawn.valid),
             *(mined.boxes, mined.labels, mined.valid, mined.scores),
@@ -80,9 +78,9 @@ TRUTH: list[Row] = [(B, 0, 1.0)]
 # Targets
 
 
-def test_targets_are_ground_truth_and_mingled_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_targets_are_ground_truth_and_mingled_boxes() -> None:
     """Not the teacher's base object, nor what is below delta; the pool's first box is replaced."""
-    stage = Stage(FINDS, monkeypatch)
+    stage = Stage(FINDS)
     targets, _ = stage.taught(HOW, TRUTH, POOL)
     assert targets == [(B, 0), (NEAR_A, 2), (C, 3), (D, 2)]
     assert stage.extra is not None
@@ -91,8 +89,8 @@ def test_targets_are_ground_truth_and_mingled_boxes(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("rpn", "rcnn"), [(True, False), (False, True), (False, False)])
-def test_where_the_pool_joins(monkeypatch: pytest.MonkeyPatch, rpn: bool, rcnn: bool) -> None:
-    stage = Stage(FINDS, monkeypatch)
+def test_where_the_pool_joins(rpn: bool, rcnn: bool) -> None:
+    stage = Stage(FINDS)
     how = replace(HOW, join_proposals=rpn, join_instances=rcnn)
     targets, told = stage.taught(how, TRUTH, POOL)
     assert (stage.extra is not None) == rpn
@@ -102,18 +100,18 @@ def test_where_the_pool_joins(monkeypatch: pytest.MonkeyPatch, rpn: bool, rcnn: 
     assert nothing == [(B, 0), *([(A, 2), (D, 2)] if rcnn else [])]  # the paper's zeros
 
 
-def test_a_better_class_replaces_by_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(sure((NEAR_A, 3, 0.9)), monkeypatch)
+def test_a_better_class_replaces_by_option() -> None:
+    stage = Stage(sure((NEAR_A, 3, 0.9)))
     assert stage.taught(HOW, [], POOL)[0] == [(NEAR_A, 3), (A, 2), (D, 2)]
     agnostic = replace(HOW, by_class=False)
     assert stage.taught(agnostic, [], POOL)[0] == [(NEAR_A, 3), (D, 2)]
 
 
-def test_what_lies_on_a_shot_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_lies_on_a_shot_is_known() -> None:
     """Of any class; and it suppresses nothing: the pool's C stays."""
     finds = sure((NEAR_A, 3, 0.9), (HALF_A, 2, 0.8), (B, 3, 0.9), ([42.0, 0.0, 52.0, 10.0], 3, 0.8))
     shots: list[Row] = [(A, 2, 1.0), ([43.0, 0.0, 53.0, 10.0], 2, 1.0)]
-    stage = Stage(finds, monkeypatch)
+    stage = Stage(finds)
     targets, told = stage.taught(HOW, shots, [(C, 3, 0.3)])
     assert targets == [*((box, label) for box, label, _ in shots), (B, 3)]
     assert told["base"] == 0  # shots are none
@@ -123,8 +121,8 @@ def test_what_lies_on_a_shot_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ([42.0, 0.0, 52.0, 10.0], 3) not in targets
 
 
-def test_base_boxes_are_shunned_by_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(sure((NEAR_A, 2, 0.9), (C, 3, 0.8)), monkeypatch)
+def test_base_boxes_are_shunned_by_option() -> None:
+    stage = Stage(sure((NEAR_A, 2, 0.9), (C, 3, 0.8)))
     base: list[Row] = [(A, 0, 1.0)]
     assert stage.taught(HOW, base, [])[0] == [(A, 0), (NEAR_A, 2), (C, 3)]
     assert stage.taught(replace(HOW, off_base=True), base, [])[0] == [(A, 0), (C, 3)]
@@ -151,9 +149,9 @@ def test_the_columns_of_the_targets() -> None:
 # Gauges
 
 
-def test_gauges(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gauges() -> None:
     """Taught: NEAR_A and C of the teacher's, D of the pool's. A and C are true, and D is not."""
-    stage = Stage(FINDS, monkeypatch)
+    stage = Stage(FINDS)
     hidden: list[Row] = [(A, 2, 1.0), (C, 3, 1.0), (D, 3, 1.0)]
     _, told = stage.taught(replace(HOW, truth_known=True), TRUTH, POOL, hidden)
     assert told == {
@@ -174,21 +172,21 @@ def test_gauges(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
-def test_gauges_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gauges_of_nothing() -> None:
     finds = candidates([[0.9, 0.0, 0.9, 0.0]], [A], valid=[False])
-    _, told = Stage(finds, monkeypatch).taught(HOW, [], [])
+    _, told = Stage(finds).taught(HOW, [], [])
     assert {name: value for name, value in told.items() if value} == {"loss_a": 5}
     assert "right" not in told  # nobody knows
 
 
-def test_the_same_box_in_both_is_the_teachers(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(sure((A, 2, 0.8)), monkeypatch)
+def test_the_same_box_in_both_is_the_teachers() -> None:
+    stage = Stage(sure((A, 2, 0.8)))
     _, told = stage.taught(HOW, [], [(A, 2, 0.8)])
     assert (told["mined"], told["online"], told["offline"], told["agreed"]) == (1, 1, 0, 1)
 
 
-def test_the_loss_that_mined_boxes_carry(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(FINDS, monkeypatch)
+def test_the_loss_that_mined_boxes_carry() -> None:
+    stage = Stage(FINDS)
     for weight, boxes, wanted in (
         (1.0, True, 6),
         (4.0, True, 24),
@@ -362,22 +360,3 @@ def test_bfloat16_keeps_gauges_in_float32() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         told = step(*inputs(3, 3))
     assert {value.dtype for value in told.values()} == {torch.float32}
-
-
-def test_how_the_teacher_looks() -> None:
-    teacher = small().eval()
-    images, _, sizes, *_, mined, _, valid = inputs(1, 2)[:9]
-    extra = PaddedBoxes(mined, valid)
-    with torch.no_grad():
-        wanted = teacher.infer(images, sizes, extra)
-        alone = teacher.infer(images, sizes)
-        found, few = (look(teacher, images, sizes, extra, n) for n in (None, 5))
-        bare, more = look(teacher, images, sizes, None, 5), look(teacher, images, sizes, None, 999)
-    assert torch.equal(found.boxes, wanted.boxes)
-    assert torch.equal(found.scores, wanted.scores)
-    rows = [*range(5), *range(30, 34)]  # the best five of thirty, and the four rows of the pool
-    assert torch.equal(few.proposals.boxes, wanted.proposals.boxes[:, rows])
-    torch.testing.assert_close(few.scores, wanted.scores[:, rows])
-    assert few.proposals.valid[:, 5:].tolist() == valid.tolist()
-    torch.testing.assert_close(bare.scores, alone.scores[:, :5])
-    assert torch.equal(more.scores, alone.scores)

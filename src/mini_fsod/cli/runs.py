@@ -79,7 +79,7 @@ def mine(
     """
     from mini_fsod.commands.mine import run as mine_again
 
-    mine_again(run, sets or [], None)
+    mine_again(run, sets or [])
 
 
 @app.command()
@@ -174,7 +174,7 @@ def study(
         typer.Argument(
             metavar="NAME|FILE",
             show_default=False,
-            help="A study known by name (tfa), or a YAML file. Example: tfa",
+            help="tfa, components or mingling, or a YAML file. Example: tfa",
         ),
     ],
     out: Annotated[

@@ -18,7 +18,7 @@ from mini_fsod.files import is_file, is_folder
 BEHIND = STAGES[STAGES.index("mine") + 1 :]  # made of the pool
 
 
-def run(place: Path, sets: Sequence[str], extra: Path | None) -> None:
+def run(place: Path, sets: Sequence[str]) -> None:
     from mini_fsod.runs import folder
 
     source = place / folder.CONFIG
@@ -34,7 +34,7 @@ def run(place: Path, sets: Sequence[str], extra: Path | None) -> None:
                 f"--set {text}: only keys of mining can be changed here, such as mine.alpha.",
                 f"mini run {source} -o {place} --set {text} --from the stage it concerns.",
             )
-    config = resolve(str(source), [*sets, *([f"mine.extra={extra}"] if extra else [])])
+    config = resolve(str(source), sets)
     _look_before(config, place)
     put_aside(place)
     if run_into(config, place, "mine", "mine"):

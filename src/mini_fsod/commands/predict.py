@@ -17,6 +17,7 @@ from PIL import Image
 from rich.table import Table
 
 from mini_fsod import checkpoint, show
+from mini_fsod.device import torch_device
 from mini_fsod.draw import BASE_COLOUR, MANY_BOXES, NOVEL_COLOUR, draw_boxes
 from mini_fsod.errors import UserError
 from mini_fsod.feed.decode import cores
@@ -81,26 +82,6 @@ def run(
     for bad in failed:
         show.error(UserError(f"{bad.path}: {bad.why.rstrip('.')}."))
     return not failed
-
-
-def torch_device(name: str) -> torch.device:
-    """auto: the first GPU that CUDA knows, else the CPU."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UserError(
-            f'There is no device "{name}".', "Take auto, cpu, cuda or cuda:1."
-        ) from None
-    if device.type not in ("cpu", "cuda"):
-        raise UserError(f"{name} cannot be used.", "Take auto, cpu, cuda or cuda:1.")
-    gpus = torch.cuda.device_count()
-    if device.type == "cuda" and (device.index or 0) >= gpus:
-        raise UserError(
-            f"{name}: there is no such GPU ({show.count(gpus, 'GPU')} here).", "Take auto or cpu."
-        )
-    return device
 
 
 def to_json(prediction: Prediction) -> dict[str, Any]:

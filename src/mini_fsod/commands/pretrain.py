@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mini_fsod import show
-from mini_fsod.commands.predict import torch_device
 from mini_fsod.data.read import read
+from mini_fsod.device import torch_device
 from mini_fsod.discriminator.pretrain import SMALL, Pretraining, pretrain
+from mini_fsod.feed.cache import default_folder
 from mini_fsod.train.log import duration
 
 
@@ -40,8 +40,7 @@ def run(
     data = read(images, subset)
     for line in data.notes:
         show.note(line)
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    trained = pretrain(data, out, how, cache or home / "mini", where)
+    trained = pretrain(data, out, how, cache or default_folder(), where)
     if trained is None:
         show.note(f"{out}: finished already")
     else:

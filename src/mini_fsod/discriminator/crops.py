@@ -15,18 +15,7 @@ from torch import Tensor
 from mini_fsod.data.dataset import Floats, Ints
 from mini_fsod.feed.batches import Plan, random_words, uniform
 from mini_fsod.feed.resident import upload
-from mini_fsod.feed.views import (
-    JITTER,
-    P_BLUR,
-    P_GREY,
-    P_JITTER,
-    SIGMA,
-    blur,
-    brightness,
-    contrast,
-    hue,
-    saturation,
-)
+from mini_fsod.feed.views import JITTER, P_BLUR, P_GREY, P_JITTER, SIGMA, recoloured
 
 # First words of the keys of random numbers, beyond those of feed.batches
 CROPS, COLOURS = 64, 65
@@ -131,17 +120,6 @@ def coloured(images: Tensor, sizes: Tensor, colours: Colours) -> Tensor:
     view = images.permute(0, 2, 1, 3).to(torch.float32, memory_format=torch.contiguous_format)
     view /= 255  # (n, S, 3, S), the layout of feed.views
     inside = torch.ones_like(view[:, :, 0], dtype=torch.bool)
-    for operation in colours.order:
-        strength = sent[operation][:, None, None, None]
-        if operation == 0:
-            view = brightness(view, strength)
-        elif operation == 1:
-            view = contrast(view, strength, inside, sizes)
-        elif operation == 2:
-            view = saturation(view, strength)
-        else:
-            view = hue(view, strength)
-    view = saturation(view, 1 - sent[4][:, None, None, None])  # grey: no saturation is left
-    view = blur(view, sent[5], sizes)
+    view = recoloured(view, colours.order, sent, inside, sizes)
     shown = (view * 255).round().to(torch.uint8)
     return shown.permute(0, 2, 1, 3).contiguous(memory_format=torch.channels_last)

@@ -58,6 +58,11 @@ class Pictures:
         )
 
 
+def default_folder() -> Path:
+    """Where caches lie unless somebody says otherwise."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mini"
+
+
 def own_sizes(data: Dataset) -> Ints:
     """(I, 2) height and width of each picture: as declared, else from the picture's header."""
     sizes = data.sizes[:, ::-1].copy()

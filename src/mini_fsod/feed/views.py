@@ -102,8 +102,24 @@ def strong_view(images: Tensor, sizes: Tensor, draw: StrongDraw) -> Tensor:
     # channels between rows and columns: both passes of the blur are then plain matrix products
     view = images.permute(0, 2, 1, 3).to(torch.float32, memory_format=torch.contiguous_format)
     view /= 255  # (B, H, 3, W)
-    for operation in draw.order:
-        strength = sent[operation][:, None, None, None]
+    view = recoloured(view, draw.order, sent[:6], inside, sizes)
+
+    shown = (view * 255).round().to(torch.uint8)
+    erased = erase_mask(sent[7:].T.reshape(b, -1, 4), y, x)
+    shown = torch.where(erased[:, :, None], noise(sent[6].long(), height, width), shown)
+    shown = torch.where(inside[:, :, None], shown, images.permute(0, 2, 1, 3))
+    return shown.permute(0, 2, 1, 3).contiguous(memory_format=torch.channels_last)
+
+
+def recoloured(
+    view: Tensor, order: tuple[int, ...], strengths: Tensor, inside: Tensor, sizes: Tensor
+) -> Tensor:
+    """Views (B, H, 3, W) in 0..1 jittered in this order, made grey, blurred.
+
+    strengths (6, B): brightness, contrast, saturation, hue, grey (1 or 0), sigma of the blur.
+    """
+    for operation in order:
+        strength = strengths[operation][:, None, None, None]
         if operation == 0:
             view = brightness(view, strength)
         elif operation == 1:
@@ -112,14 +128,8 @@ def strong_view(images: Tensor, sizes: Tensor, draw: StrongDraw) -> Tensor:
             view = saturation(view, strength)
         else:
             view = hue(view, strength)
-    view = saturation(view, 1 - sent[4][:, None, None, None])  # grey: no saturation is left
-    view = blur(view, sent[5], sizes)
-
-    shown = (view * 255).round().to(torch.uint8)
-    erased = erase_mask(sent[7:].T.reshape(b, -1, 4), y, x)
-    shown = torch.where(erased[:, :, None], noise(sent[6].long(), height, width), shown)
-    shown = torch.where(inside[:, :, None], shown, images.permute(0, 2, 1, 3))
-    return shown.permute(0, 2, 1, 3).contiguous(memory_format=torch.channels_last)
+    view = saturation(view, 1 - strengths[4][:, None, None, None])  # grey: no saturation is left
+    return blur(view, strengths[5], sizes)
 
 
 def _luma(view: Tensor) -> Tensor:

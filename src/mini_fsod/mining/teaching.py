@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mini_fsod.detector.batch import Candidates, PaddedBoxes, Proposals, Targets
+from mini_fsod.detector.batch import Candidates, PaddedBoxes, Targets
 from mini_fsod.detector.model import Detector
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.mingling import (
@@ -40,7 +40,6 @@ class Teaching:
     box_losses: bool = True
     off_base: bool = False  # no mined boxes on base boxes
     instances: int = 32  # the most the teacher may find in an image
-    proposals: int | None = None  # the teacher's best ones alone are looked at; None: all
     truth_known: bool = False  # hidden boxes tell the gauges how many mined ones are right
 
 
@@ -75,7 +74,7 @@ def losses_with_teacher(student: Detector, teacher: Detector, how: Teaching) -> 
         of_base = valid & (labels < first)
         with torch.no_grad():
             extra = PaddedBoxes(mined, mined_valid) if how.join_proposals else None
-            seen = look(teacher, weak, sizes, extra, how.proposals)
+            seen = teacher.infer(weak, sizes, extra)  # Y of Eq. 6
             found = found_by_teacher(
                 seen, first, how.delta, how.nms_iou, how.use_iou, how.instances
             )
@@ -97,32 +96,6 @@ def losses_with_teacher(student: Detector, teacher: Detector, how: Teaching) -> 
         return learnt | told | {"mined_loss": carried(learnt, once)}
 
     return losses
-
-
-def look(
-    teacher: Detector,
-    images: Tensor,
-    sizes: Tensor,
-    extra: PaddedBoxes | None,
-    proposals: int | None,
-) -> Candidates:
-    """Y of Eq. 6 for a batch of weak views: what `Detector.infer` says of the proposals and the
-    extra boxes behind them, or of the best `proposals` and the extra boxes.
-    """
-    anchors, counts = teacher.anchors(images)
-    levels = teacher.features(images, sizes)
-    logits, deltas = teacher.rpn_head(levels)
-    found = teacher.propose(logits, deltas, anchors, counts, sizes, extra, training=False)
-    if proposals is not None:
-        own = found.boxes.shape[1] - (0 if extra is None else extra.boxes.shape[1])
-        best = min(proposals, own)
-        boxes, logits, valid = (
-            torch.cat((t[:, :best], t[:, own:]), 1)
-            for t in (found.boxes, found.logits, found.valid)
-        )
-        found = Proposals(boxes, logits, valid, found.settled)
-    outputs = teacher.roi_outputs(teacher.pool(levels, found.boxes), len(images))
-    return teacher.candidates(found, outputs, sizes)
 
 
 def with_mined(

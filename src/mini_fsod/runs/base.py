@@ -20,7 +20,6 @@ from mini_fsod.detector.settings import (
     RPNSettings,
 )
 from mini_fsod.errors import UserError
-from mini_fsod.feed.batches import Schedule
 from mini_fsod.files import is_file, write_json
 from mini_fsod.labels import LabelMap
 from mini_fsod.runs import folder
@@ -33,7 +32,7 @@ from mini_fsod.train.step import losses_of
 def base(run: Run) -> None:
     """The base detector: trained on the base set D^b, or given."""
     begun = time.perf_counter()
-    config, own, views = run.config, run.config.base, run.config.views
+    config, own = run.config, run.config.base
     if own.checkpoint is not None:
         take(run, "base", *load_base(run), begun)
         return
@@ -42,10 +41,7 @@ def base(run: Run) -> None:
     detector = onto(new_detector(config, len(labels.classes)), run.device)
     data = run.material.base
     batches, sizes = run.material.batches(data)
-    zoom = None if views.zoom is None else (views.zoom[0], views.zoom[1])
-    schedule = Schedule(
-        sizes, own.batch, views.short, views.long, config.seed, flip=views.flip, zoom=zoom
-    )
+    schedule = run.schedule(sizes, own)
     inputs = inputs_from(batches, run.device)
     feed = run.material.feed(data, schedule, inputs, run.team, own.accumulate)
     run.train(

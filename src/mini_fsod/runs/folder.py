@@ -68,10 +68,11 @@ def _changed(out: Path, config: Config, stage: str) -> list[str]:
     """The keys in which the folder's configuration differs, as far as the stage depends on them."""
     before, now = _flat(parts(from_file(out / CONFIG), stage)), _flat(parts(config, stage))
     changed = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
-    base = metrics(out / "base") or {}
-    given, content = Path(base.get("checkpoint", "")), base.get("checkpoint_sha256")
-    if content and is_file(given) and digest(given) != content:
-        changed.append(f"the content of {given}")
+    for earlier in STAGES[: STAGES.index(stage) + 1]:
+        figures = metrics(out / earlier) or {}
+        given, content = Path(figures.get("checkpoint", "")), figures.get("checkpoint_sha256")
+        if content and is_file(given) and digest(given) != content:
+            changed.append(f"the content of {given}")
     return changed
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from itertools import count, islice
@@ -27,7 +26,7 @@ from mini_fsod.detector.model import Detector
 from mini_fsod.errors import UserError
 from mini_fsod.eval.score import score
 from mini_fsod.feed.batches import Plan, Schedule, each_once, reduced
-from mini_fsod.feed.cache import Pictures, cached_pictures, own_sizes
+from mini_fsod.feed.cache import Pictures, cached_pictures, default_folder, own_sizes
 from mini_fsod.feed.resident import Batch, Resident, Targets
 from mini_fsod.feed.stream import Stream
 from mini_fsod.labels import LabelMap, split_by_name, split_by_novel
@@ -146,8 +145,7 @@ class Material:
 
     @cached_property
     def _folder(self) -> Path:
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        return self._config.data.cache or Path(home) / "mini"
+        return self._config.data.cache or default_folder()
 
     @cached_property
     def _streams(self) -> bool:

@@ -16,7 +16,7 @@ from mini_fsod import show
 from mini_fsod.data.split import is_of
 from mini_fsod.detector.matching import draw_number
 from mini_fsod.errors import UserError
-from mini_fsod.feed.batches import Plan, Schedule
+from mini_fsod.feed.batches import Plan
 from mini_fsod.feed.resident import Batch
 from mini_fsod.feed.views import draw_strong, strong_view
 from mini_fsod.files import is_file
@@ -35,7 +35,7 @@ from mini_fsod.train.step import Inputs
 def online(run: Run) -> None:
     """Re-training from the backbone's own weights on base ground truth and the pool H."""
     begun = time.perf_counter()
-    config, own, views = run.config, run.config.online, run.config.views
+    config, own = run.config, run.config.online
     labels = run.material.labels
     if own.checkpoint is not None:
         take(run, "online", *load_stage(run, "online", own.checkpoint, labels.classes), begun)
@@ -47,10 +47,7 @@ def online(run: Run) -> None:
     student = onto(detector, run.device)
     also = [(learnt.mined, learnt.scores), (learnt.ignored, None), (hidden, None)]
     batches, sizes = run.material.batches(learnt.data, also)
-    zoom = None if views.zoom is None else (views.zoom[0], views.zoom[1])
-    schedule = Schedule(
-        sizes, own.batch, views.short, views.long, config.seed, flip=views.flip, zoom=zoom
-    )
+    schedule = run.schedule(sizes, own)
     seed = config.seed if own.strong else None
     teacher = watch = None
     if own.teacher:

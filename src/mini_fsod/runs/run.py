@@ -9,7 +9,9 @@ import torch
 
 from mini_fsod import checkpoint
 from mini_fsod.config import Config
+from mini_fsod.data.dataset import Ints
 from mini_fsod.detector.model import Detector
+from mini_fsod.feed.batches import Schedule
 from mini_fsod.files import write_json
 from mini_fsod.keys import Training
 from mini_fsod.labels import LabelMap
@@ -33,6 +35,14 @@ class Run:
 
     def bf16(self, stage: Training) -> bool:
         return self.device.type == "cuda" if stage.bf16 == "auto" else stage.bf16
+
+    def schedule(self, sizes: Ints, own: Training) -> Schedule:
+        """The batches of a stage that trains the whole detector, pictures of these sizes (I, 2)."""
+        views = self.config.views
+        zoom = None if views.zoom is None else (views.zoom[0], views.zoom[1])
+        return Schedule(
+            sizes, own.batch, views.short, views.long, self.config.seed, flip=views.flip, zoom=zoom
+        )
 
     def train(
         self,

@@ -10,6 +10,7 @@ import torch
 
 from mini_fsod import show
 from mini_fsod.config import STAGES, Config
+from mini_fsod.device import torch_device
 from mini_fsod.errors import UserError, nearest
 from mini_fsod.runs import folder
 from mini_fsod.runs.base import base
@@ -46,7 +47,7 @@ def run(
     wanted = STAGES if last is None else STAGES[: STAGES.index(last) + 1]
     if first is not None and first not in wanted:
         raise UserError(f"--from {first} lies behind --to {last}.", "Leave one of them out.")
-    device = own_device(choose_device(config.device))
+    device = own_device(torch_device(config.device))
     with team(device) as together:
         show.err.quiet = not together.leads
         try:
@@ -86,18 +87,6 @@ def _run(
     if not together.leads:
         return {}
     return results or folder.write_results(out, config, command, device_name(device))
-
-
-def choose_device(wish: str) -> torch.device:
-    if wish == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(wish)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(
-            f"There is no device {wish}; {show.count(torch.cuda.device_count(), 'GPU')} found.",
-            "Take --set device=auto or cpu.",
-        )
-    return device
 
 
 def device_name(device: torch.device) -> str:

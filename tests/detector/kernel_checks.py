@@ -7,10 +7,11 @@ import sys
 import torch
 from torch import Tensor
 
-from mini_fsod.detector.atlas import pool_on_atlas, pool_on_cells
 from mini_fsod.detector.kernels.finish import finish
 from mini_fsod.detector.kernels.nms import suppress
+from mini_fsod.detector.kernels.pool import pool_cells
 from mini_fsod.detector.nms import by_matrix
+from mini_fsod.detector.pooling import laid_out, pool_bags
 
 
 def random_boxes(images: int, n: int, width: float, height: float, seed: int) -> Tensor:
@@ -46,16 +47,17 @@ def check_pool(device: str) -> None:
         torch.randn(2, channels, canvas[0] // s, canvas[1] // s, device=device)
         for s in (4, 8, 16, 32)
     ]
-    weight = torch.randn(2, number, channels, size, size, device=device)
+    weight = torch.randn(2 * number, size, size, channels, device=device)
     results = []
-    for way in (pool_on_cells, pool_on_atlas):
+    for way in (pool_cells, pool_bags):
         own = [level.clone().requires_grad_() for level in levels]
-        pooled = way(own, boxes, size, 2)
+        pooled = way(*laid_out(own, boxes, size), size, 2)
         (pooled * weight).sum().backward()
         results.append([pooled.detach(), *(level.grad for level in own)])
     for ours, plain in zip(*results, strict=True):
         torch.testing.assert_close(ours, plain, atol=1e-3, rtol=1e-4)
-    assert pool_on_cells(levels, boxes[:, :0], 7, 2).shape == (2, 0, channels, 7, 7)
+    none = pool_cells(*laid_out(levels, boxes[:, :0], 7), 7, 2)
+    assert none.shape == (0, 7, 7, channels)
 
 
 def check_finish(device: str) -> None:

@@ -20,9 +20,9 @@ from torchvision.ops import FrozenBatchNorm2d
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
 from mini_fsod.detector.anchors import STRIDES
-from mini_fsod.detector.atlas import CANONICAL_LEVEL, CANONICAL_SIZE
 from mini_fsod.detector.backbone import ResNet, norm_factors
 from mini_fsod.detector.model import Detector
+from mini_fsod.detector.pooling import CANONICAL_LEVEL, CANONICAL_SIZE
 from mini_fsod.detector.settings import (
     BackboneSettings,
     DetectorSettings,

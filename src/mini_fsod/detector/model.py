@@ -22,7 +22,6 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from mini_fsod.detector import atlas
 from mini_fsod.detector.anchors import canvas_anchors, kept_anchors, level_counts
 from mini_fsod.detector.backbone import default_normalisation, make_backbone
 from mini_fsod.detector.batch import (
@@ -40,6 +39,7 @@ from mini_fsod.detector.fpn import FeaturePyramid
 from mini_fsod.detector.losses import iou_loss, roi_losses, rpn_losses
 from mini_fsod.detector.matching import Matches, match, random_keys, sample
 from mini_fsod.detector.pictures import normalise, place
+from mini_fsod.detector.pooling import pool as pool_regions
 from mini_fsod.detector.postprocess import select
 from mini_fsod.detector.roi import BoxHead, IoUBranch, Predictor
 from mini_fsod.detector.rpn import BOX_WEIGHTS, RPNHead, propose
@@ -166,7 +166,7 @@ class Detector(nn.Module):
     def pool(self, levels: Sequence[Tensor], boxes: Tensor) -> Tensor:
         """RoI features (B * R, channels, size, size) of boxes (B, R, 4)."""
         roi = self.settings.roi
-        return atlas.pool(levels[:-1], boxes, roi.size, roi.sampling_ratio).flatten(0, 1)
+        return pool_regions(levels[:-1], boxes, roi.size, roi.sampling_ratio).flatten(0, 1)
 
     def roi_outputs(self, pooled: Tensor, images: int) -> RoIOutputs:
         """What the heads say of pooled regions (B * R, ...), given back as (B, R, ...)."""

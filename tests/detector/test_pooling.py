@@ -10,7 +10,7 @@ from torch import Tensor
 from torchvision.ops import MultiScaleRoIAlign
 from torchvision.ops.poolers import LevelMapper
 
-from mini_fsod.detector.atlas import pool, roi_levels
+from mini_fsod.detector.pooling import pool, roi_levels
 
 
 def pyramid(images: int, canvas: tuple[int, int], channels: int = 3) -> list[Tensor]:

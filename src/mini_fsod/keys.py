@@ -269,9 +269,13 @@ class Mine(Section):
     # none; a file or a name of torchvision's or timm's
     discriminator: NameOrFile = "none"
     discriminator_short_side: Count = 800
+    # boxes are cut out, so many pixels wide and high, and seen one by one, after NMS
+    discriminator_crop: Count | None = None
     discriminator_normalisation: Literal["auto", "imagenet", "caffe"] = "auto"
     discriminator_stride_in_1x1: bool = False
-    centre: bool = False  # features minus the mean feature of base boxes
+    centre: bool = False  # features minus the mean feature of base boxes; of crops they always are
+    whiten: bool = False  # features of crops in a space in which base classes are round
+    refine: Whole = 0  # so many of the best crops of a class are its prototype, not the shots
     drop_on_base: bool = False  # no candidates that overlap base boxes
     detections: Place | None = None  # another tool's on the training images, instead of transfer's
 
@@ -285,9 +289,11 @@ class Mingle(Section):
 
 
 class Online(Training):
-    """Re-training on base boxes and mined ones, from the backbone's own weights."""
+    """Re-training on base boxes and mined ones."""
 
     checkpoint: Place | None = None  # a finished detector of this stage instead of training one
+    # what it begins as: the backbone's own weights, or the base detector with rows for new classes
+    start: Literal["weights", "base"] = "weights"
     ema: Annotated[Float, Field(gt=0, lt=1)] | None = 0.999  # of the teacher
     teacher: bool = True  # it goes on mining, and is the detector that comes out
     delta: Share = 0.7  # the least score of what the teacher finds

@@ -1,96 +1,18 @@
-"""The stage `mine` on tiny data: what it leaves, when it scans again, and how it is killed."""
+"""The stage `mine` on tiny data: what it leaves, of which images, and from which detections."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import save_file
 
-from mini_fsod.config import Config, resolve
-from mini_fsod.detector.backbone import NARROW, make_backbone
-from mini_fsod.detector.settings import BackboneSettings
 from mini_fsod.errors import UserError
-from mini_fsod.runs import mine, stages
+from mini_fsod.runs import stages
 from runs import small
-
-FILES = ("candidates.json", "thresholds.json", "pool.json", "audit.json")
-
-
-def write_discriminator(path: Path, seed: int = 0) -> Path:
-    """A narrow ResNet of random weights, as torchvision writes it."""
-    torch.manual_seed(seed)
-    state = make_backbone(BackboneSettings(NARROW, "group")).state_dict()
-    for name in [name for name in state if name.endswith("bias")]:  # a norm's
-        state[name.replace("bias", "running_mean")] = torch.zeros_like(state[name])
-        state[name.replace("bias", "running_var")] = torch.ones_like(state[name])
-    save_file(state, path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("small")
-    write_discriminator(folder / "narrow.safetensors")
-    return small.write_data(folder / "data")
-
-
-def changes_of(data: Path, **changes: object) -> dict[str, object]:
-    return {
-        "mine__discriminator": data.parent / "narrow.safetensors",
-        "mine__discriminator_short_side": 96,
-        "mine__cut": 0.01,  # a detector of a few iterations is sure of nothing
-        **changes,
-    }
-
-
-def config(data: Path, **changes: object) -> Config:
-    (data.parent / "small.yaml").touch()
-    return resolve(str(data.parent / "small.yaml"), small.sets(data, **changes_of(data, **changes)))
-
-
-@pytest.fixture(scope="module")
-def finished(data: Path) -> Path:
-    """A run up to `mine`. Not to be changed: see `copied`."""
-    out = data.parent / "finished"
-    stages.run(config(data), out, last="mine", command="mini run small")
-    return out
-
-
-@pytest.fixture
-def copied(finished: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(finished, tmp_path / "copied"))
-
-
-def again(data: Path, out: Path, **changes: object) -> dict[str, Any]:
-    return stages.run(config(data, **changes), out, first="mine", last="mine")["stages"]["mine"]
-
-
-def load(out: Path, name: str) -> Any:
-    return json.loads((out / "mine" / name).read_bytes())
-
-
-@pytest.fixture
-def scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every look at pictures from here on."""
-    looks: list[str] = []
-    for name in ("scan", "judged"):
-        real = getattr(mine, name)
-
-        def counted(*words: Any, name: str = name, real: Any = real) -> Any:
-            looks.append(name)
-            return real(*words)
-
-        monkeypatch.setattr(mine, name, counted)
-    return looks
+from runs.mined import FILES, again, config, load
 
 
 def test_the_files_agree_with_each_other(finished: Path) -> None:
@@ -136,81 +58,6 @@ def test_the_files_agree_with_each_other(finished: Path) -> None:
     )
     names = {path.name for path in (finished / "mine").iterdir()}
     assert names == {*FILES, "metrics.json", "1-blue--light.png"}
-
-
-def test_the_same_run_mines_the_same(data: Path, finished: Path, copied: Path) -> None:
-    (copied / "raw.npz").unlink()
-    for feed in ("resident", "stream"):
-        again(data, copied, data__feed=feed)
-        for name in FILES:
-            assert (copied / "mine" / name).read_bytes() == (finished / "mine" / name).read_bytes()
-
-
-def test_mined_again_without_a_look(
-    data: Path, copied: Path, scans: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = load(copied, "thresholds.json")["classes"][small.NOVEL]
-    other = again(data, copied, mine__alpha=0.5)
-    row = load(copied, "thresholds.json")["classes"][small.NOVEL]
-    assert row["kept"] == other["kept"] > before["kept"]
-    assert {k: row[k] for k in ("mean", "deviation")} == {
-        k: before[k] for k in ("mean", "deviation")
-    }
-    assert row["delta"] == pytest.approx(row["mean"] + 0.5 * row["deviation"])
-    assert f"{copied / 'raw.npz'}: scanned already" in capsys.readouterr().err
-
-    assert again(data, copied, mine__alpha=0.5, mine__most=2)["kept"] == 2
-    fixed = again(data, copied, mine__threshold=0.0)
-    assert fixed["kept"] == fixed["candidates"]
-    row = load(copied, "thresholds.json")["classes"][small.NOVEL]
-    assert (row["delta"], row["alpha"], row["N"]) == (0.0, None, None)
-    halved = again(data, copied, mine__tau=0.25)
-    assert halved["kept"] == before["kept"]  # tau only rescales
-    assert load(copied, "thresholds.json")["classes"][small.NOVEL]["mean"] == pytest.approx(
-        before["mean"] / 2
-    )
-    again(data, copied, mine__centre="true")
-    row = load(copied, "thresholds.json")["classes"][small.NOVEL]
-    assert row["mean"] != pytest.approx(before["mean"])
-    cut = again(data, copied, mine__cut=0.1)
-    assert cut["candidates"] < before["candidates"]
-    assert scans == []
-    again(data, copied, mine__cut=0.001)
-    assert scans == ["scan"]
-
-
-def test_another_detector_or_discriminator_is_a_new_scan(
-    data: Path, copied: Path, tmp_path: Path, scans: list[str]
-) -> None:
-    own = tmp_path / "own.safetensors"
-    shutil.copy(data.parent / "narrow.safetensors", own)
-    expected = []
-
-    def looks(often: int, **changes: object) -> None:
-        again(data, copied, **changes)
-        expected.extend(["scan"] * often)
-        assert scans == expected
-
-    looks(1, mine__discriminator=own)
-    looks(0, mine__discriminator=own)
-    write_discriminator(own, seed=1)  # under the same name
-    looks(1, mine__discriminator=own)
-    looks(1, mine__discriminator=own, mine__discriminator_short_side=64)
-    looks(1, mine__discriminator="none")
-    assert {c["cosine"] for c in load(copied, "candidates.json")} == {None}
-    assert load(copied, "audit.json")["pool"]["without_co_mining"] is None
-    looks(0, mine__discriminator="none", mine__images="base")  # which are all of them here
-    settings = config(data, transfer__iterations=3, mine__discriminator="none", mine__images="base")
-    stages.run(settings, copied, first="transfer", last="mine")
-    assert scans == [*expected, "scan"]
-
-
-def test_a_damaged_scan(data: Path, copied: Path) -> None:
-    (copied / "raw.npz").write_bytes((copied / "raw.npz").read_bytes()[:200])
-    with pytest.raises(UserError, match="not what a scan has left"):
-        again(data, copied)
-    (copied / "raw.npz").unlink()
-    again(data, copied)
 
 
 # Which images, which boxes
@@ -350,88 +197,3 @@ def test_what_mining_needs(data: Path, copied: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the few-shot detector is not there") as told:
         again(data, copied)
     assert "--from transfer" in told.value.fix
-
-
-# Killed, and started again
-
-KILL = """
-import os, pathlib, signal
-replace = pathlib.Path.replace
-def killing(self, target):
-    ours = str(target).endswith({file!r})
-    if ours and {before}:
-        os.kill(os.getpid(), signal.SIGKILL)
-    done = replace(self, target)
-    if ours:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return done
-pathlib.Path.replace = killing
-"""
-
-
-def killed(data: Path, finished: Path, out: Path, file: str, before: bool) -> str:
-    """Kill the stage when a file gets its name, and start again: it ends as if unbroken.
-
-    Returns what the second start says.
-    """
-    shutil.copytree(finished, out, ignore=shutil.ignore_patterns("mine", "raw.npz"))
-    words = small.words(data, out, "--to", "mine", **changes_of(data))
-    ended = small.process(words, before=KILL.format(file=file, before=before))
-    assert ended.returncode == -9, ended.stderr
-    for path in out.rglob("*.json"):
-        json.loads(path.read_bytes())  # whole, or not there
-    done = small.process(words)
-    assert done.returncode == 0, done.stderr
-    for name in FILES:
-        assert (out / "mine" / name).read_bytes() == (finished / "mine" / name).read_bytes()
-    theirs, ours = (
-        {p.relative_to(run).as_posix() for p in run.rglob("*")} for run in (finished, out)
-    )
-    assert ours == theirs  # nothing torn or left over
-    return done.stderr
-
-
-@pytest.mark.slow
-def test_killed_while_it_writes(data: Path, finished: Path, tmp_path: Path) -> None:
-    """What was scanned need not be scanned again."""
-    said = killed(data, finished, tmp_path / "run", "mine/pool.json", before=True)
-    assert "scanned already" in said
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("file", "before"),
-    [
-        ("raw.npz", True),
-        ("raw.npz", False),
-        ("mine/candidates.json", True),
-        ("mine/thresholds.json", False),
-        ("mine/audit.json", True),
-        ("1-blue--light.png", True),
-        ("mine/metrics.json", True),
-        ("mine/metrics.json", False),
-    ],
-)
-def test_killed_at_any_moment(
-    data: Path, finished: Path, tmp_path: Path, file: str, before: bool
-) -> None:
-    killed(data, finished, tmp_path / "run", file, before)
-
-
-@pytest.mark.slow
-def test_one_of_two_processes_mines(data: Path, copied: Path, finished: Path) -> None:
-    (copied / "raw.npz").unlink()
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    words = small.words(data, copied, "--from", "mine", "--to", "mine", **changes_of(data))
-    done = subprocess.run(
-        [sys.executable, *torchrun, "-m", "mini_fsod", *words],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("mined ") == 1
-    for name in FILES:
-        assert (copied / "mine" / name).read_bytes() == (finished / "mine" / name).read_bytes()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from mini_fsod import checkpoint
 from mini_fsod.config import Config, resolve
@@ -143,6 +144,20 @@ def test_shots_replace_what_repeats_them(data: Path, finished: Path, copied: Pat
     assert with_shots != trained(data, copied, online__mined_weight=0)
     edit(copied, [])
     assert trained(data, copied, online__shots="true") != trained(data, copied)
+
+
+def test_it_may_begin_as_the_base_detector(data: Path, copied: Path) -> None:
+    trained(data, copied, online__start="base", online__rate=1e-9)
+    base, new = (
+        checkpoint.load(copied / stage / "checkpoint.safetensors").detector.state_dict()
+        for stage in ("base", "online")
+    )
+    for name, value in base.items():
+        own = new[name][: len(value)] if value.dim() else new[name]  # rows of new classes follow
+        assert torch.allclose(own, value, atol=1e-6), name
+    drawn = new["predictor.classifier.weight"][3:]
+    assert drawn.shape[0] == 1
+    assert drawn.abs().max() < 0.1
 
 
 @pytest.mark.parametrize("name", ["pool.json", "candidates.json"])

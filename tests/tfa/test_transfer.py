@@ -6,7 +6,7 @@ import torch
 from mini_fsod.detector.model import Detector, build
 from mini_fsod.detector.settings import RoISettings
 from mini_fsod.labels import LabelMap
-from mini_fsod.tfa.transfer import transfer
+from mini_fsod.tfa.transfer import transfer, widened
 
 LABELS = LabelMap(("car", "dog"), ("bird", "bus", "cow"))
 
@@ -80,3 +80,24 @@ def test_only_the_predictor_learns_and_all_else_is_the_base_detector() -> None:
 def test_another_number_of_classes_is_refused() -> None:
     with pytest.raises(ValueError, match="3 classes for 2 base classes"):
         transfer(base_detector(classes=3), LABELS, seed=0)
+
+
+@pytest.mark.parametrize("classifier", ["linear", "cosine"])
+def test_a_linear_detector_of_all_classes(classifier: str) -> None:
+    """What re-training may begin as: it says of base classes what the base detector said."""
+    base = base_detector(classifier)
+    new = widened(base, LABELS, 0, "linear", iou_branch=True)
+    assert new.settings.classifier == "linear"
+    assert new.iou_branch is not None
+    assert all(p.requires_grad for p in new.predictor.parameters())
+    learns = {name: p.requires_grad for name, p in base.named_parameters()}
+    assert all(p.requires_grad == learns.get(name, True) for name, p in new.named_parameters())
+    weight, bias = new.predictor.classifier.weight, new.predictor.classifier.bias
+    assert torch.equal(weight[:3], base.predictor.classifier.weight)
+    known = base.predictor.classifier.bias if classifier == "linear" else torch.zeros(3)
+    assert torch.equal(bias, torch.cat([known, torch.zeros(3)]))
+    hidden = torch.randn(4, 32)
+    (scores, boxes), (known_scores, known_boxes) = new.predictor(hidden), base.predictor(hidden)
+    if classifier == "linear":
+        torch.testing.assert_close(scores[:, :3], known_scores)
+    torch.testing.assert_close(boxes[:, :2], known_boxes)

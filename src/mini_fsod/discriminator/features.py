@@ -24,7 +24,7 @@ class Discriminator(nn.Module):
     nothing around the box has a say, and small objects are seen as large as others.
 
     The body's pass is in bfloat16 on CUDA and in float32 elsewhere; boxes and means are in float32.
-    Nothing waits for the device, so that a call can be recorded (`Captured`).
+    Without crops nothing waits for the device, so that a call can be recorded (`Captured`).
     """
 
     mean: Tensor
@@ -73,20 +73,15 @@ class Discriminator(nn.Module):
         return cells.float()
 
     def _of_crops(self, pixels: Tensor, boxes: Tensor, valid: Tensor, crop: int) -> Tensor:
-        """On CUDA the boxes that are not valid are seen too: to leave them out is to wait."""
         image = torch.arange(len(boxes), device=boxes.device).view(-1, 1, 1)
-        rows = torch.cat([image.expand(-1, boxes.shape[1], 1), boxes], -1)  # (B, R, 5)
-        rows = rows.flatten(0, 1) if boxes.is_cuda else rows[valid]
+        rows = torch.cat([image.expand(-1, boxes.shape[1], 1), boxes], -1)[valid]  # (S, 5); waits
         seen = [
             self._map(roi_align(pixels, part, crop, sampling_ratio=-1, aligned=True)).mean((2, 3))
             for part in torch.split(rows, CROPS_AT_ONCE)
             if len(part)
         ]
-        found = torch.cat([boxes.new_zeros(0, self.dimension), *seen])
-        if boxes.is_cuda:
-            return found.view(*valid.shape, self.dimension)
         whole = boxes.new_zeros(*valid.shape, self.dimension)
-        whole[valid] = found
+        whole[valid] = torch.cat([boxes.new_zeros(0, self.dimension), *seen])
         return whole
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ from mini_fsod.eval.detections import Detections
 from mini_fsod.files import open_regular, write_bytes
 from mini_fsod.mining.calibration import calibrated, centred, cosine
 from mini_fsod.mining.overlap import greedy_nms, iou, pairs_within
+from mini_fsod.mining.seen import Seen
 
 Singles = npt.NDArray[np.float32]
 
-FORMAT = 1  # of raw.npz
+FORMAT = 2  # of raw.npz
 NMS_IOU = 0.5
 MOST_AN_IMAGE = 100
 ON_BASE_IOU = 0.5
@@ -80,7 +81,8 @@ class Raw:
     xywh: Singles  # (n, 4) the final box of that class, in the picture's own pixels
     proposal: Ints  # (n,) row of `dots`; pairs of one proposal share it
     cut: float
-    dots: Dots | None = None  # None without a discriminator
+    dots: Dots | None = None  # None without a discriminator, and where pairs are `seen`
+    seen: Seen | None = None  # a row for each pair: they are candidates, cut out one by one
     source: str = ""  # what the scan was made with: where it differs, scan again
 
     def __len__(self) -> int:
@@ -107,7 +109,7 @@ class Raw:
             np.asarray(proposal, dtype=np.int64),
             cut,
             dots,
-            source,
+            source=source,
         )
 
     def save(self, path: Path) -> None:
@@ -115,6 +117,8 @@ class Raw:
         columns = {name: getattr(self, name) for name in _COLUMNS}
         if self.dots is not None:
             columns |= {f"dots_{name}": getattr(self.dots, name) for name in Dots.__slots__}
+        if self.seen is not None:
+            columns |= {f"seen_{name}": _slim(getattr(self.seen, name)) for name in Seen.__slots__}
         content = io.BytesIO()
         np.savez(content, format=FORMAT, **columns)
         write_bytes(path, content.getvalue())
@@ -132,8 +136,10 @@ class Raw:
             if own["square"] is not None:
                 own["mean_square"] = float(own["mean_square"])
                 dots = Dots(**own)
+            looks = {name: columns.pop(f"seen_{name}", None) for name in Seen.__slots__}
+            seen = None if looks["candidates"] is None else Seen(**looks)
             columns["cut"], columns["source"] = float(columns["cut"]), str(columns["source"])
-            raw = cls(**columns, dots=dots)
+            raw = cls(**columns, dots=dots, seen=seen)
             _check(raw)
         except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile, EOFError) as error:
             why = getattr(error, "strerror", None) or error
@@ -144,7 +150,11 @@ class Raw:
         return raw
 
 
-_COLUMNS = tuple(name for name in Raw.__slots__ if name != "dots")
+_COLUMNS = tuple(name for name in Raw.__slots__ if name not in ("dots", "seen"))
+
+
+def _slim(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return values.astype(np.float32) if values.dtype == np.float64 else values
 
 
 def _check(raw: Raw) -> None:
@@ -164,6 +174,13 @@ def _check(raw: Raw) -> None:
         shapes += [(dots.prototype_mean, (c,)), (dots.prototype_square, (c,))]
         if n and not (raw.proposal.max() < m and raw.label.max() < c):
             raise ValueError("pairs of unknown proposals or classes")
+    seen = raw.seen
+    if seen is not None:
+        d = seen.candidates.shape[-1]
+        shapes += [(seen.candidates, (n, d)), (seen.base, (len(seen.base_label), d))]
+        shapes += [(seen.shots, (len(seen.shots_label), d))]
+        if n and raw.label.max() > seen.shots_label.max(initial=-1):
+            raise ValueError("pairs of unknown classes")
     for values, shape in shapes:
         if values.shape != shape:
             raise ValueError(f"columns of different lengths: {values.shape} and {shape}")
@@ -224,14 +241,17 @@ def candidates(
     on_base: Boxes | None = None,
     nms_iou: float = NMS_IOU,
     most: int = MOST_AN_IMAGE,
+    whiten: bool = False,
+    refine: int = 0,
 ) -> Candidates:
     """The population of the statistics (protocol.md, section 3).
 
     Pairs above the cut by the detector's score, scored by Eq. 4; NMS by class; the best `most` of
     an image; without those on a box of `on_base` (IoU 0.5), base ground truth of the same images.
     These go last, so that what they suppressed goes with them: the second best box around a horse
-    is no cow either. Where scores are equal the detector's decides, then class and box, never the
-    order of the pairs. Zero pairs give zero candidates.
+    is no cow either. Where pairs were seen one by one, `whiten` and `refine` (so many of the best
+    become prototypes) say how they are compared. Where scores are equal the detector's decides,
+    then class and box, never the order of the pairs. Zero pairs give zero candidates.
     """
     if cut < raw.cut:
         raise UserError(
@@ -240,9 +260,12 @@ def candidates(
     rows = np.flatnonzero((raw.score > cut) & (raw.xywh[:, 2:] > 0).all(axis=1))
     image, label = raw.image[rows].astype(np.int64), raw.label[rows].astype(np.int64)
     detector = raw.score[rows].astype(np.float64)
+    seen = raw.seen.whitened() if raw.seen is not None and whiten else raw.seen
     similar = None
     if raw.dots is not None:
         similar = raw.dots.cosine(raw.proposal[rows], label, tau, centre)
+    elif seen is not None:
+        similar = seen.likeness(rows, label, tau)
     found = Candidates(
         image,
         label,
@@ -254,11 +277,20 @@ def candidates(
     group = image * (label.max(initial=0) + 1) + label
     order = _best_first(found, group)
     kept = order[greedy_nms(found.xywh[order], group[order], nms_iou, most)]
-    found = found.take(kept)
-    found = found.take(_best_first(found, found.image))
-    place = np.arange(len(found)) - np.searchsorted(found.image, found.image)
-    found = found.take(place < most)
-    return found if on_base is None else found.take(~_lies_on(found, on_base))
+    found, rows = found.take(kept), rows[kept]
+    order = _best_first(found, found.image)
+    order = order[
+        np.arange(len(order)) - np.searchsorted(found.image[order], found.image[order]) < most
+    ]
+    found, rows = found.take(order), rows[order]
+    if on_base is not None:
+        off = ~_lies_on(found, on_base)
+        found, rows = found.take(off), rows[off]
+    if seen is not None and refine:
+        similar = seen.refined(rows, found.label, found.score, refine, tau)
+        found = replace(found, score=calibrated(found.score_detector, similar), cosine=similar)
+        found = found.take(_best_first(found, found.image))
+    return found
 
 
 def _best_first(found: Candidates, group: Ints) -> Ints:

@@ -15,6 +15,7 @@ import torch
 from mini_fsod import show
 from mini_fsod.data.split import is_of
 from mini_fsod.detector.matching import draw_number
+from mini_fsod.detector.model import Detector
 from mini_fsod.errors import UserError
 from mini_fsod.feed.batches import Plan
 from mini_fsod.feed.resident import Batch
@@ -24,16 +25,17 @@ from mini_fsod.mining import health
 from mini_fsod.mining.files import read_candidates, read_pool
 from mini_fsod.mining.retraining import Learnt, base_truth, losses_with_mined, oracle, with_shots
 from mini_fsod.mining.teaching import Teaching, losses_with_teacher
-from mini_fsod.runs.base import load_stage, new_detector, onto, take
+from mini_fsod.runs.base import load_base, load_stage, new_detector, onto, take
 from mini_fsod.runs.material import Batches, InputsOf
 from mini_fsod.runs.run import Run
+from mini_fsod.tfa.transfer import widened
 from mini_fsod.train import log
 from mini_fsod.train.ema import Average
 from mini_fsod.train.step import Inputs
 
 
 def online(run: Run) -> None:
-    """Re-training from the backbone's own weights on base ground truth and the pool H."""
+    """Re-training on base ground truth and the pool H."""
     begun = time.perf_counter()
     config, own = run.config, run.config.online
     labels = run.material.labels
@@ -42,9 +44,7 @@ def online(run: Run) -> None:
         return
     learnt = _learnt(run)
     hidden = oracle(run.material.mined, labels).mined  # gauges alone look at them
-    torch.manual_seed(config.seed)
-    detector = new_detector(config, len(labels.classes), iou_branch=own.iou_branch)
-    student = onto(detector, run.device)
+    student, weights = _student(run)
     also = [(learnt.mined, learnt.scores), (learnt.ignored, None), (hidden, None)]
     batches, sizes = run.material.batches(learnt.data, also)
     schedule = run.schedule(sizes, own)
@@ -66,8 +66,22 @@ def online(run: Run) -> None:
     if own.teacher:  # what the pool's boxes score decides what is mingled
         scores = hashlib.sha256(learnt.scores.tobytes())
         feed = replace(feed, identity=f"{feed.identity} {scores.hexdigest()[:16]}")
-    weights = config.detector.weights
     run.train("online", student, labels, losses, feed, own, weights, begun, teacher, watch)
+
+
+def _student(run: Run) -> tuple[Detector, str | float | None]:
+    """The detector that is trained, and what its backbone began as."""
+    config, own, labels = run.config, run.config.online, run.material.labels
+    torch.manual_seed(config.seed)
+    if own.start == "weights":
+        detector = new_detector(config, len(labels.classes), iou_branch=own.iou_branch)
+        return onto(detector, run.device), config.detector.weights
+    _, saved = load_base(run)
+    base = onto(saved.detector, run.device)
+    return (
+        widened(base, labels, config.seed, "linear", own.iou_branch),
+        saved.about.get("weights"),
+    )
 
 
 def _teaching(run: Run, truth_known: bool) -> Teaching:

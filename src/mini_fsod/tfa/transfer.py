@@ -7,23 +7,44 @@ from dataclasses import replace
 import torch
 
 from mini_fsod.detector.model import Detector
+from mini_fsod.detector.settings import Classifier
 from mini_fsod.labels import LabelMap
 
 NEW_ROWS_STD = 0.01
 
 
 def transfer(base: Detector, labels: LabelMap, seed: int) -> Detector:
-    """A detector of all classes, on the base detector's device: base and background rows copied,
-    novel rows drawn N(0, 0.01), their biases 0; a cosine classifier of scale 20 without bias. Only
+    """TFA's detector of all classes: a cosine classifier of scale 20 without bias, and only
     classifier and box predictor learn.
+    """
+    detector = widened(base, labels, seed, "cosine")
+    detector.requires_grad_(False)
+    detector.predictor.requires_grad_(True)
+    return detector
+
+
+def widened(
+    base: Detector,
+    labels: LabelMap,
+    seed: int,
+    classifier: Classifier,
+    iou_branch: bool = False,
+) -> Detector:
+    """A detector of all classes, on the base detector's device: base and background rows copied,
+    novel rows drawn N(0, 0.01), their biases 0.
 
     The base detector knows `labels.base` in this order. Its classifier may be linear or cosine; a
-    linear one's bias is dropped.
+    bias that the new one has no place for is dropped.
     """
     known = base.settings.num_classes
     if known != len(labels.base):
         raise ValueError(f"a detector of {known} classes for {len(labels.base)} base classes")
-    settings = replace(base.settings, num_classes=len(labels.classes), classifier="cosine")
+    settings = replace(
+        base.settings,
+        num_classes=len(labels.classes),
+        classifier=classifier,
+        iou_branch=iou_branch,
+    )
     detector = Detector(settings).to(base.mean.device)
     detector.to(memory_format=torch.channels_last)
     state = {k: v for k, v in base.state_dict().items() if not k.startswith("predictor.")}
@@ -36,10 +57,10 @@ def transfer(base: Detector, labels: LabelMap, seed: int) -> Detector:
             weight = layer.get_parameter("weight")
             weight.copy_(torch.empty(weight.shape).normal_(std=NEW_ROWS_STD, generator=rng))
         new.boxes.bias.zero_()
-        classifier = new.classifier.get_parameter("weight")
-        classifier[: 1 + known] = old.classifier.get_parameter("weight")
+        new.classifier.get_parameter("weight")[: 1 + known] = old.classifier.get_parameter("weight")
+        if classifier == "linear":
+            bias = new.classifier.get_parameter("bias").zero_()
+            bias[: 1 + known] = dict(old.classifier.named_parameters()).get("bias", 0.0)
         new.boxes.weight[: 4 * known] = old.boxes.weight
         new.boxes.bias[: 4 * known] = old.boxes.bias
-    detector.requires_grad_(False)
-    detector.predictor.requires_grad_(True)
     return detector

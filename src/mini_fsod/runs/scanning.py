@@ -1,0 +1,222 @@
+"""What mining chooses from: the pairs that a scan of the base images finds, or another tool has
+found, and what the discriminator says of them. Kept in the run's folder (`raw.npz`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mini_fsod import checkpoint, show
+from mini_fsod.data.dataset import Boxes, Dataset, Floats, Ints
+from mini_fsod.data.split import arranged
+from mini_fsod.detector.settings import CAFFE, IMAGENET
+from mini_fsod.discriminator.features import Discriminator
+from mini_fsod.discriminator.load import load, parse
+from mini_fsod.errors import UserError
+from mini_fsod.eval.detections import read_detections
+from mini_fsod.feed.batches import Plan, each_once
+from mini_fsod.files import is_file
+from mini_fsod.keys import Mine
+from mini_fsod.labels import LabelMap
+from mini_fsod.mining.calibration import prototypes
+from mini_fsod.mining.candidates import Raw, candidates, from_detections
+from mini_fsod.mining.scan import Judge, at_other_size, box_features, judged, scan
+from mini_fsod.mining.seen import Seen, principal_axes
+from mini_fsod.runs import folder
+from mini_fsod.runs.base import checkpoint_of, onto
+from mini_fsod.runs.material import counted
+from mini_fsod.runs.run import Run
+
+RAW = "raw.npz"
+AT_ONCE = {"cuda": 16}  # images
+AT_ONCE_ELSEWHERE = 2
+LOOKED_AT = 1024  # base images whose boxes make the mean feature
+COMPARED = 4096  # base images whose boxes make a measure of likeness
+LOOKS = (
+    "discriminator",
+    "discriminator_short_side",
+    "discriminator_crop",
+    "discriminator_normalisation",
+    "discriminator_stride_in_1x1",
+)
+
+
+def pairs(run: Run, data: Dataset) -> Raw:
+    """The pairs above the cut: another tool's, or those of a scan, now or earlier."""
+    own, labels = run.config.mine, run.material.labels
+    if own.detections is None:
+        given = run.config.transfer.checkpoint
+        own_file = run.out / "transfer" / folder.CHECKPOINT
+        detector_file = checkpoint_of(given, "transfer") if given else own_file
+        if not is_file(detector_file):
+            raise UserError(
+                f"{detector_file}: the few-shot detector is not there.",
+                "Repeat with --from transfer.",
+            )
+        return _once(run, data, detector_file, lambda: _scan(run, data, detector_file))
+    found = read_detections(own.detections, data)
+    raw = from_detections(found, data.classes, labels.novel, own.cut)
+    if own.discriminator == "none":
+        return raw
+    return _once(run, data, own.detections, lambda: _judged(run, data, raw))
+
+
+def _once(run: Run, data: Dataset, pairs_of: Path, make: Callable[[], Raw]) -> Raw:
+    """What `make` gives, kept in the run's folder with what it was made of."""
+    own, path = run.config.mine, run.out / RAW
+    weights = None if own.discriminator == "none" else parse(own.discriminator)[1]
+    made_of = [
+        folder.digest(pairs_of),
+        folder.digest(weights) if isinstance(weights, Path) else weights,
+        own.model_dump(include={*LOOKS}, mode="json"),
+        run.config.views.model_dump(mode="json"),
+        [*data.files],
+    ]
+    source = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
+    if is_file(path):
+        kept = Raw.load(path)
+        if kept.source == source and kept.cut <= own.cut:
+            show.note(f"{path}: scanned already")
+            return kept
+    raw = replace(make(), source=source)
+    raw.save(path)
+    return raw
+
+
+def _scan(run: Run, data: Dataset, detector_file: Path) -> Raw:
+    own, views, material = run.config.mine, run.config.views, run.material
+    discriminator = _discriminator(run)
+    saved = checkpoint.load(detector_file, run.config.detector.weights)
+    detector = onto(saved.detector, run.device)
+    batches, sizes = material.batches(data)
+    plans = each_once(sizes, _at_once(run), views.test, views.long)
+    judge = None
+    if discriminator is not None and discriminator.crop is None:
+        judge = _judge(run, discriminator, at_other_size(plans, sizes, *_sides(own)))
+    with show.progress("scanning", len(plans)) as told:
+        raw = scan(
+            detector,
+            counted(batches, told),
+            plans,
+            len(material.labels.base),
+            own.cut,
+            run.device,
+            run.bf16(run.config.transfer),
+            judge,
+        )
+    if discriminator is None or discriminator.crop is None:
+        return raw
+    return _one_by_one(run, data, discriminator, raw)
+
+
+def _judged(run: Run, data: Dataset, raw: Raw) -> Raw:
+    """Another tool's pairs, looked at by the discriminator."""
+    discriminator = _discriminator(run)
+    if discriminator is None or not len(raw):
+        return raw
+    if discriminator.crop is not None:
+        return _one_by_one(run, data, discriminator, raw)
+    boxes = Boxes.of(raw.image.astype(np.int64), raw.xywh, raw.label)
+    batches, sizes = run.material.batches(data.with_boxes(boxes))
+    plans = each_once(sizes, _at_once(run), *_sides(run.config.mine), images=np.unique(boxes.image))
+    with show.progress("looking", len(plans)) as told:
+        return judged(raw, boxes, _judge(run, discriminator, plans), counted(batches, told))
+
+
+def _at_once(run: Run) -> int:
+    return AT_ONCE.get(run.device.type, AT_ONCE_ELSEWHERE)
+
+
+def _sides(own: Mine) -> tuple[int, int]:
+    return own.discriminator_short_side, 2 * own.discriminator_short_side
+
+
+def _discriminator(run: Run) -> Discriminator | None:
+    own = run.config.mine
+    if own.discriminator == "none":
+        return None
+    normalisation = {"auto": None, "imagenet": IMAGENET, "caffe": CAFFE}
+    found = load(
+        own.discriminator,
+        run.device,
+        normalisation[own.discriminator_normalisation],
+        own.discriminator_stride_in_1x1,
+        own.discriminator_crop,
+    )
+    if found.crop is None and (own.whiten or own.refine):
+        raise UserError(
+            "mine.whiten and mine.refine compare boxes that were cut out one by one.",
+            "Set mine.discriminator_crop, 224 for example, or leave them out.",
+        )
+    return found
+
+
+def _features(
+    run: Run, discriminator: Discriminator, data: Dataset, images: Ints, title: str = ""
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """`box_features` of the boxes of these images."""
+    batches, sizes = run.material.batches(data)
+    plans = each_once(sizes, _at_once(run), *_sides(run.config.mine), images=images)
+    with show.progress(title or "looking", len(plans)) as told:
+        yield from box_features(discriminator, counted(batches, told), plans)
+
+
+def _of_known(
+    run: Run, discriminator: Discriminator, most: int
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Features and labels of the novel shots, and of the boxes of some base images."""
+    labels, base = run.material.labels, run.material.base
+    shots = arranged(run.material.shots, LabelMap(labels.novel, ()))
+    some = np.unique(np.linspace(0, len(base) - 1, min(most, len(base))).astype(np.int64))
+
+    def all_of(data: Dataset, images: Ints) -> tuple[Tensor, Tensor]:
+        box, found = zip(*_features(run, discriminator, data, images), strict=True)
+        label = torch.from_numpy(data.boxes.label).to(run.device)
+        return torch.cat(found), label[torch.cat(box)]
+
+    return all_of(shots, np.unique(shots.boxes.image)), all_of(base, some)
+
+
+def _judge(run: Run, discriminator: Discriminator, plans: Sequence[Plan]) -> Judge:
+    """The discriminator, prototypes of the K shots (Eq. 2), and the mean feature of base boxes."""
+    shots, base = _of_known(run, discriminator, LOOKED_AT)
+    of_shots = prototypes(*shots, run.material.labels.novel)
+    return Judge(discriminator, of_shots, base[0].mean(0), plans)
+
+
+def _one_by_one(run: Run, data: Dataset, discriminator: Discriminator, raw: Raw) -> Raw:
+    """What NMS leaves of the pairs, each cut out of its picture and seen by itself."""
+    found = candidates(raw, raw.cut)
+    left = Raw.of(found.image, found.label, found.score, found.xywh, np.arange(len(found)), raw.cut)
+    (shots, shots_label), (base, base_label) = _of_known(run, discriminator, COMPARED)
+    prototypes(shots, shots_label, run.material.labels.novel)  # says where there is none
+    mean, axes = principal_axes(base)
+    boxes = Boxes.of(found.image, found.xywh, found.label)  # in the same order: by image
+    seen = torch.zeros(len(found), axes.shape[1], device=run.device)
+    if len(found):
+        shown = data.with_boxes(boxes)
+        images = np.unique(boxes.image)
+        for box, features in _features(run, discriminator, shown, images, "looking closer"):
+            seen[box] = (features - mean) @ axes
+
+    def host(features: Tensor) -> Floats:
+        return features.double().cpu().numpy()
+
+    return replace(
+        left,
+        seen=Seen(
+            host(seen),
+            host((base - mean) @ axes),
+            base_label.cpu().numpy(),
+            host((shots - mean) @ axes),
+            shots_label.cpu().numpy(),
+        ),
+    )

@@ -409,6 +409,8 @@ CHANGES = {
     "discriminator_normalisation": ("caffe", ""),
     "discriminator_stride_in_1x1": ("true", ""),
     "centre": ("true", ""),
+    "whiten": ("true", ""),
+    "start": ("base", ""),
     "drop_on_base": ("true", ""),
     "oracle": ("true", ""),
     "teacher": ("false", ""),

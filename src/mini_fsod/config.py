@@ -157,6 +157,8 @@ def parts(config: Config, stage: str) -> dict[str, Any]:
         else:
             del kept[own][key]
     for later in STAGES[STAGES.index(stage) + 1 :]:
+        if (stage, later) == ("mine", "online") and config.mine.rounds > 1:
+            continue  # its earlier rounds re-train too
         for section in OWN_SECTIONS[later]:
             del kept[section]
     return kept

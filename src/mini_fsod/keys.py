@@ -260,6 +260,7 @@ class Mine(Section):
 
     given: Place | None = None  # the pool.json of another run, taken with what lies beside it
     images: Literal["all", "base"] = "all"  # all training images, or those with a base box
+    rounds: Count = 1  # 2: re-train, and mine again with what was re-trained
     cut: Share = 0.05  # the least detector score of a candidate, before calibration
     # a number: Eq. 1, for all classes
     threshold: Annotated[Literal["adaptive"] | float, BeforeValidator(_threshold)] = "adaptive"
@@ -321,13 +322,15 @@ class Tune(Training):
     rate: Positive = 0.001
     warm_up: Whole = 0
     decay: Numbers = (0.9,)
-    data: Literal["balanced", "novel"] = "balanced"  # novel: without the shots of base classes
+    # novel: without the shots of base classes; known: with all base boxes of the shots' pictures
+    data: Literal["balanced", "novel", "known"] = "balanced"
     short: Counts | None = None  # short sides instead of views.short
     cached: bool = True  # what is frozen is computed once for each view
 
 
 class Transfer(Training):
     checkpoint: Place | None = None  # a finished few-shot detector instead of training one
+    mean_boxes: bool = False  # box rows of new classes begin as the mean of the base classes'
     iterations: Count | None = 4_000
     rate: Positive = 0.001  # learning rate
     warm_up: Whole = 0  # iterations in which the rate rises

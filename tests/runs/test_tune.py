@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from copy import deepcopy
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor
 from mini_fsod import checkpoint
 from mini_fsod.config import Config, resolve
 from mini_fsod.data.dataset import Dataset
+from mini_fsod.data.split import arranged, is_of
 from mini_fsod.errors import UserError
 from mini_fsod.feed.batches import Schedule
 from mini_fsod.runs import stages, tune
@@ -101,6 +103,7 @@ def test_what_it_leaves(finished: Path) -> None:
     assert "loss_iou" in first
 
 
+@pytest.mark.slow
 def test_without_an_iou_branch(data: Path, copied: Path) -> None:
     stages.run(config(data, online__iou_branch="false"), copied, first="online")
     before, after = weights(copied, "online"), weights(copied)
@@ -108,6 +111,7 @@ def test_without_an_iou_branch(data: Path, copied: Path) -> None:
     assert changed == {name for name in LEARNING if not name.startswith("iou")}
 
 
+@pytest.mark.slow
 def test_kept_features_or_not(data: Path, finished: Path, copied: Path) -> None:
     stages.run(config(data, tune__cached="false"), copied, first="tune")
     plain, kept = weights(copied), weights(finished)
@@ -196,3 +200,25 @@ def test_kept_features_give_the_same_curve_with_an_iou_branch(
     assert all(first != last for first, last in zip(wanted[0], wanted[-1], strict=True))
     for (name, one), other in zip(plain.named_parameters(), kept.parameters(), strict=True):
         torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_known_boxes_of_the_shots_pictures(data: Path) -> None:
+    """Novel shots stay as they are; base classes have all boxes of those pictures."""
+    material = Material(config(data), CPU)
+    labels, shots = material.labels, material.shots
+    everything = arranged(material.data, labels)
+    found = tune._with_base_boxes(shots, everything, labels)
+    assert found.files == shots.files
+
+    def rows(data: Dataset, novel: bool) -> list[tuple[object, ...]]:
+        own = data.boxes.take(is_of(data, labels.novel if novel else labels.base))
+        names = [data.files[i] for i in own.image.tolist()]
+        return sorted(zip(names, own.label.tolist(), map(tuple, own.xywh.tolist()), strict=True))
+
+    assert rows(found, novel=True) == rows(shots, novel=True)
+    all_base = [row for row in rows(everything, novel=False) if row[0] in shots.files]
+    assert rows(found, novel=False) == all_base
+    assert {*rows(shots, novel=False)} < {*all_base}
+    elsewhere = replace(shots, files=tuple(f"other/{file}" for file in shots.files))
+    same = tune._with_base_boxes(elsewhere, everything, labels)
+    assert rows(same, novel=False) == rows(elsewhere, novel=False)

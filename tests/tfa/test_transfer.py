@@ -101,3 +101,15 @@ def test_a_linear_detector_of_all_classes(classifier: str) -> None:
     if classifier == "linear":
         torch.testing.assert_close(scores[:, :3], known_scores)
     torch.testing.assert_close(boxes[:, :2], known_boxes)
+
+
+def test_box_rows_may_begin_as_the_mean_of_the_base_classes() -> None:
+    base = base_detector()
+    new = transfer(base, LABELS, seed=0, mean_boxes=True).predictor.boxes
+    old = base.predictor.boxes
+    for row in range(4):  # x, y, width, height, of cars and of dogs
+        weight, bias = ((v[row] + v[4 + row]) / 2 for v in (old.weight, old.bias))
+        for novel in range(3):
+            torch.testing.assert_close(new.weight[8 + 4 * novel + row], weight)
+            torch.testing.assert_close(new.bias[8 + 4 * novel + row], bias)
+    assert torch.equal(new.weight[:8], old.weight)

@@ -42,8 +42,7 @@ def refuse_stale(out: Path, config: Config, first: str | None) -> None:
     """What is there and stays there, begun or finished, must be what the configuration gives."""
     if is_file(out):
         raise UserError(f"{out}: is no folder.", "Choose another place for --out.")
-    kept = STAGES if first is None else STAGES[: STAGES.index(first)]
-    begun = [stage for stage in kept if _has_begun(out / stage)]
+    begun = _begun(out, first)
     if begun and not is_file(out / CONFIG):
         raise UserError(
             f"{out}: no {CONFIG} says how {', '.join(begun)} came about.",
@@ -58,6 +57,18 @@ def refuse_stale(out: Path, config: Config, first: str | None) -> None:
             f"{'was' if len(stale) == 1 else 'were'} run here: {keys} changed.",
             f"Repeat with --from {stale[0]}, or choose another folder with --out.",
         )
+
+
+def first_stale(out: Path, config: Config) -> str | None:
+    """The first stage that is there and is not what the configuration gives."""
+    known = is_file(out / CONFIG)
+    return next((s for s in _begun(out) if not known or _changed(out, config, s)), None)
+
+
+def _begun(out: Path, first: str | None = None) -> list[str]:
+    """The stages that have something to show, of all or of those before `first`."""
+    kept = STAGES if first is None else STAGES[: STAGES.index(first)]
+    return [stage for stage in kept if _has_begun(out / stage)]
 
 
 def _has_begun(stage: Path) -> bool:

@@ -26,6 +26,7 @@ from mini_fsod.mining.candidates import Candidates, Raw, candidates
 from mini_fsod.mining.sheet import write_sheets
 from mini_fsod.mining.thresholds import pool
 from mini_fsod.runs import folder
+from mini_fsod.runs.rounds import miner
 from mini_fsod.runs.run import Run
 from mini_fsod.runs.scanning import pairs
 from mini_fsod.train.distributed import wait_for_all
@@ -50,13 +51,14 @@ def ready(own: Mine) -> None:
 def mine(run: Run) -> None:
     """Scan, unless a scan of the same detector and discriminator is there; choose; write."""
     place, given = run.out / "mine", run.config.mine.given
+    before = miner(run) if given is None else None
     if run.team.leads and given is not None:
         _take(given, place)
     elif run.team.leads:
         begun = time.perf_counter()
         place.mkdir(parents=True, exist_ok=True)
         data = run.material.mined
-        raw = pairs(run, data)
+        raw = pairs(run, data, before)
         scanned = time.perf_counter() - begun
         figures = choose(run, raw, data, place)
         figures |= {"seconds": time.perf_counter() - begun, "scan_seconds": scanned}

@@ -31,7 +31,7 @@ from mini_fsod.mining.candidates import Raw, candidates, from_detections
 from mini_fsod.mining.scan import Judge, at_other_size, box_features, judged, scan
 from mini_fsod.mining.seen import Seen, principal_axes
 from mini_fsod.runs import folder
-from mini_fsod.runs.base import checkpoint_of, onto
+from mini_fsod.runs.base import onto
 from mini_fsod.runs.material import counted
 from mini_fsod.runs.run import Run
 
@@ -49,19 +49,14 @@ LOOKS = (
 )
 
 
-def pairs(run: Run, data: Dataset) -> Raw:
-    """The pairs above the cut: another tool's, or those of a scan, now or earlier."""
+def pairs(run: Run, data: Dataset, miner: Path | None) -> Raw:
+    """The pairs above the cut: those of a scan by the detector of a file, now or earlier, or
+    another tool's.
+    """
     own, labels = run.config.mine, run.material.labels
-    if own.detections is None:
-        given = run.config.transfer.checkpoint
-        own_file = run.out / "transfer" / folder.CHECKPOINT
-        detector_file = checkpoint_of(given, "transfer") if given else own_file
-        if not is_file(detector_file):
-            raise UserError(
-                f"{detector_file}: the few-shot detector is not there.",
-                "Repeat with --from transfer.",
-            )
-        return _once(run, data, detector_file, lambda: _scan(run, data, detector_file))
+    if miner is not None:
+        return _once(run, data, miner, lambda: _scan(run, data, miner))
+    assert own.detections is not None  # `rounds.miner` says so
     found = read_detections(own.detections, data)
     raw = from_detections(found, data.classes, labels.novel, own.cut)
     if own.discriminator == "none":

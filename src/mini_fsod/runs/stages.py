@@ -51,12 +51,12 @@ def run(
     with team(device) as together:
         show.err.quiet = not together.leads
         try:
-            return _run(config, out, first, wanted, command, device, together)
+            return run_stages(config, out, first, wanted, command, device, together)
         finally:
             show.err.quiet = False
 
 
-def _run(
+def run_stages(
     config: Config,
     out: Path,
     first: str | None,
@@ -65,6 +65,7 @@ def _run(
     device: torch.device,
     together: Team,
 ) -> dict[str, Any]:
+    """The same for stages by name, in processes that work together already."""
     todo = folder.to_do(out, first, wanted)
     folder.refuse_stale(out, config, first)
     this = Run(config, out, device, together)

@@ -29,7 +29,7 @@ def fine_tune(run: Run) -> None:
         take(run, "transfer", *given, begun)
         return
     _, saved = load_base(run)
-    detector = transfer(onto(saved.detector, run.device), labels, run.config.seed)
+    detector = transfer(onto(saved.detector, run.device), labels, run.config.seed, own.mean_boxes)
     weights = saved.about.get("weights")  # what is frozen comes from there
     over_views(run, "transfer", detector, run.material.shots, own, own.short, weights, begun)
 

@@ -13,11 +13,11 @@ from mini_fsod.labels import LabelMap
 NEW_ROWS_STD = 0.01
 
 
-def transfer(base: Detector, labels: LabelMap, seed: int) -> Detector:
+def transfer(base: Detector, labels: LabelMap, seed: int, mean_boxes: bool = False) -> Detector:
     """TFA's detector of all classes: a cosine classifier of scale 20 without bias, and only
     classifier and box predictor learn.
     """
-    detector = widened(base, labels, seed, "cosine")
+    detector = widened(base, labels, seed, "cosine", mean_boxes=mean_boxes)
     detector.requires_grad_(False)
     detector.predictor.requires_grad_(True)
     return detector
@@ -29,9 +29,13 @@ def widened(
     seed: int,
     classifier: Classifier,
     iou_branch: bool = False,
+    mean_boxes: bool = False,
 ) -> Detector:
     """A detector of all classes, on the base detector's device: base and background rows copied,
     novel rows drawn N(0, 0.01), their biases 0.
+
+    With `mean_boxes` the box rows of a novel class are the mean of the base classes': where an
+    object ends is much the same for all, and one shot does not teach it.
 
     The base detector knows `labels.base` in this order. Its classifier may be linear or cosine; a
     bias that the new one has no place for is dropped.
@@ -63,4 +67,11 @@ def widened(
             bias[: 1 + known] = dict(old.classifier.named_parameters()).get("bias", 0.0)
         new.boxes.weight[: 4 * known] = old.boxes.weight
         new.boxes.bias[: 4 * known] = old.boxes.bias
+        if mean_boxes:
+            for rows, theirs in (
+                (new.boxes.weight, old.boxes.weight),
+                (new.boxes.bias, old.boxes.bias),
+            ):
+                mean = theirs.view(known, 4, *theirs.shape[1:]).mean(0)
+                rows[4 * known :] = mean.repeat(len(labels.novel), *[1] * (mean.dim() - 1))
     return detector

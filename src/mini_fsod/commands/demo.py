@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from rich.table import Table
 
 from mini_fsod import show
 from mini_fsod.commands import check
 from mini_fsod.commands import run as stages
+from mini_fsod.commands.mine import class_table
 from mini_fsod.config import resolve
 from mini_fsod.data.dataset import Boxes
 from mini_fsod.data.read import read
 from mini_fsod.demo import LABELS, NOVEL, write_demo_data
 from mini_fsod.files import write_bytes
 
+# What MINI is compared with, by its switches
+OFFLINE = ("online.teacher=false", "online.iou_branch=false")
+OTHER_ROWS = {"offline": OFFLINE, "oracle": (*OFFLINE, "online.oracle=true")}
 SHOWN = 24  # test pictures on the sheet
 SURE = 0.5  # the least score of a box on it
 
@@ -27,24 +33,60 @@ def write_data(out: Path) -> None:
 
 
 def run(out: Path, seed: int) -> None:
-    """Data, check, all stages of the preset `demo` and a sheet of pictures, into `out`."""
+    """Data, check, all of MINI into `out`, the rows to compare it with beside it, pictures."""
     place = out.parent / "demo-data"
     write_data(place)
     show.out.rule("[bold]mini check[/]: what the training images hold", align="left")
     check.run(place, ",".join(NOVEL), None, "train", None, False, None, out / "train.png", False)
     show.out.rule("[bold]mini run demo[/]: from nothing, then 3 new digits", align="left")
-    config = resolve("demo", [f"data.root={place}", f"seed={seed}", f"shots.seed={seed}"])
-    results = stages.run_into(config, out, last="transfer")
-    show.table(stages.stage_table(results))
+    sets = [f"data.root={place}", f"seed={seed}", f"shots.seed={seed}"]
+    whole = resolve("demo", sets)
+    stages.run_into(whole, out, last="mine")
+    show.table(class_table(out / "mine"))
+    shared = [
+        f"base.checkpoint={out}",
+        f"transfer.checkpoint={out}",
+        f"mine.given={out / 'mine' / 'pool.json'}",
+    ]
+    figures = {}
+    for row, switches in OTHER_ROWS.items():
+        config = resolve("demo", [*sets, *shared, *switches])
+        other = out.parent / f"{out.name}-{row}"
+        figures[row] = stages.run_into(config, other, last="online")["stages"]
+    figures["MINI"] = stages.run_into(whole, out)["stages"]
     detections_sheet(out, place)
+    show.out.rule("[bold]Three new digits, five boxes of each[/]", align="left")
+    show.table(rows_table(figures))
     show.out.rule("[bold]What to look at[/]", align="left")
     for name, what in (
         ("train.png", "training scenes; novel digits (orange) were hidden"),
+        ("mine/1-three.png", "what was mined: the best and the worst boxes of a digit"),
         ("detections.png", f"test scenes with what the detector finds, scores above {SURE}"),
         ("results.json", "all figures"),
     ):
         show.out.print(f"{show.plain(out / name)}  {what}")
     show.out.print(f"mini predict {show.plain(out)} PICTURES --draw seen  finds digits elsewhere")
+
+
+def rows_table(figures: dict[str, dict[str, Any]]) -> Table:
+    """TFA, and what mining adds to it; the ceiling last."""
+    lines = (
+        ("TFA", "fine-tuned on the five boxes", "MINI", ("transfer",)),
+        ("offline mining", "re-trained on mined boxes", "offline", ("online",)),
+        ("MINI", "with a teacher that mines on", "MINI", ("tune", "online")),
+        ("oracle", "had all hidden boxes been given", "oracle", ("online",)),
+    )
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("")
+    table.add_column("nAP50", justify="right")
+    table.add_column("bAP50", justify="right")
+    table.add_column("")
+    for name, what, row, last in lines:
+        own = next(figures[row][stage] for stage in last if stage in figures[row])
+        style = "bold" if name == "MINI" else ""
+        cells = [f"{own[key]:.1f}" for key in ("nAP50", "bAP50")]
+        table.add_row(name, *cells, f"[dim]{what}[/]", style=style)
+    return table
 
 
 def detections_sheet(out: Path, place: Path) -> None:

@@ -249,6 +249,7 @@ def test_slim_comes_back(slim: Path, frozen: Path, imagenet: Path) -> None:
     assert checkpoint.load(slim, imagenet).labels == LABELS
 
 
+@pytest.mark.slow
 def test_slim_again_is_the_same(tmp_path: Path, slim: Path) -> None:
     checkpoint.slim(slim, tmp_path / "again.safetensors")
     assert (tmp_path / "again.safetensors").read_bytes() == slim.read_bytes()
@@ -285,6 +286,7 @@ def test_other_weights_are_refused(tmp_path: Path, slim: Path, imagenet: Path) -
         checkpoint.load(nameless)
 
 
+@pytest.mark.slow
 def test_what_would_not_come_back_stays(
     tmp_path: Path, frozen: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -282,6 +282,7 @@ def test_drawings_show_what_is_above_the_score(
         assert captions == ["bird 0.91", "car 0.62"][: len(left)]
 
 
+@pytest.mark.slow
 def test_drawings_keep_names_and_replace_only_drawings(
     tmp_path: Path, saved: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

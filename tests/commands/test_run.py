@@ -82,6 +82,7 @@ def test_a_file_of_keys_and_its_name(tmp_path: Path, mini: Any, data: Path) -> N
     assert (out / file).read_bytes() == (Path("again") / file).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_sample_of_mini_sample(tmp_path: Path, mini: Any, data: Path) -> None:
     shots = tmp_path / "shots.json"
     code, _, err = mini("sample", data, "--novel", "red", "--shots", 2, "-o", shots)

@@ -27,7 +27,10 @@ def test_lists_come_by_element_and_the_rest_whole(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 1 << 22])
+@pytest.mark.parametrize(
+    "chunk",
+    [1, pytest.param(7, marks=pytest.mark.slow), pytest.param(1 << 22, marks=pytest.mark.slow)],
+)
 @settings(max_examples=60, deadline=None)
 @given(content=st.dictionaries(st.text(), values))
 def test_any_object_is_read_as_json_reads_it(

@@ -78,6 +78,7 @@ def test_the_files_agree_with_each_other(tiny: Path) -> None:
     assert pictures == named
 
 
+@pytest.mark.slow
 def test_first_scenes_are_as_ever(drawn: dict[str, list[Scene]]) -> None:
     """Recorded with Pillow 11.3 and 13.0. When this changes, raise RECIPE in scenes.py."""
     first = {part: list(zip(s[0].digits, s[0].boxes, strict=True)) for part, s in drawn.items()}
@@ -105,6 +106,7 @@ def test_a_scene_does_not_depend_on_how_many_there_are(tiny: Path, tmp_path: Pat
         assert (tmp_path / "smaller" / name).read_bytes() == (tiny / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_another_seed_gives_other_scenes(drawn: dict[str, list[Scene]]) -> None:
     other = draw_scene(digits.material("shots"), "shots", 0, seed=1)
     assert other.boxes != drawn["shots"][0].boxes
@@ -123,6 +125,7 @@ def test_parts_share_no_digit_image_and_no_photograph() -> None:
     assert len(names) == len(set(names))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 def test_boxes_are_tight_and_digits_stay_visible(drawn: dict[str, list[Scene]], part: str) -> None:
     for scene in drawn[part]:
@@ -145,6 +148,7 @@ def test_boxes_are_tight_and_digits_stay_visible(drawn: dict[str, list[Scene]], 
             assert step > 12 or grey[ink].std() > 25, "it stands out, or its outline does"
 
 
+@pytest.mark.slow
 def test_overlap_is_partial(drawn: dict[str, list[Scene]]) -> None:
     touching = 0
     for scene in (scene for part in PARTS for scene in drawn[part]):
@@ -166,6 +170,7 @@ def test_novel_digits_stand_beside_base_ones_in_train() -> None:
     assert all(digits - novel for digits in holding)
 
 
+@pytest.mark.slow
 def test_the_default_shots_part_has_30_boxes_of_each_class(drawn: dict[str, list[Scene]]) -> None:
     counts = np.bincount([digit for scene in drawn["shots"] for digit in scene.digits])
     assert len(counts) == 10

@@ -52,6 +52,7 @@ def test_predict_gives_torchvisions_detections(torchvision_model: Make, norm: An
     assert_same(from_torchvision(model).predict(images), wanted)
 
 
+@pytest.mark.slow
 def test_thresholds_sizes_and_normalisation_come_from_the_model(torchvision_model: Make) -> None:
     model = torchvision_model(
         seed=3,
@@ -82,6 +83,7 @@ def test_thresholds_sizes_and_normalisation_come_from_the_model(torchvision_mode
     assert_same(again.predict(images), wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_on_a_device")
 @pytest.mark.parametrize(
     ("candidates", "rounds"), [(60, 12), (1024, 1)], ids=["candidates", "rounds"]
@@ -103,6 +105,7 @@ def test_a_size_too_small_is_flagged_and_mended(
         assert_same(detector.predict(images), model(images))
 
 
+@pytest.mark.slow
 def test_version_2_with_its_other_heads(version_2: FasterRCNN) -> None:
     images = pictures([(64, 80), (70, 60)])
     with torch.no_grad():

@@ -266,6 +266,7 @@ def test_a_step_and_a_detection_wait_for_nothing() -> None:
         detector.detect(pictures(), SIZES, exact=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["losses", "detect"])
 def test_compiles_as_one_graph(step: str) -> None:
     """fullgraph refuses graph breaks and shapes that depend on data."""

@@ -62,7 +62,7 @@ def dino_layout(net: nn.Module) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("layout", [moco_layout, dino_layout])
-@pytest.mark.parametrize("spelling", ["{}", "resnet18:{}"])
+@pytest.mark.parametrize("spelling", ["{}", pytest.param("resnet18:{}", marks=pytest.mark.slow)])
 def test_a_wrapped_resnet_is_the_net_itself(
     tmp_path: Path, inputs: Inputs, layout: Any, spelling: str
 ) -> None:
@@ -79,6 +79,7 @@ def test_a_wrapped_resnet_is_the_net_itself(
     assert other.normalisation == IMAGENET
 
 
+@pytest.mark.slow
 def test_the_identity_tells_what_features_depend_on(tmp_path: Path) -> None:
     for seed in (0, 1):
         save_file(small(seed).state_dict(), tmp_path / f"{seed}.safetensors")
@@ -139,8 +140,8 @@ class TestTimm:
         ("name", "dimension", "stride"),
         [
             ("test_vit", 64, 16),
-            ("vit_small_patch14_dinov2", 384, 14),
-            ("vit_small_patch16_dinov3", 384, 16),
+            pytest.param("vit_small_patch14_dinov2", 384, 14, marks=pytest.mark.slow),
+            pytest.param("vit_small_patch16_dinov3", 384, 16, marks=pytest.mark.slow),
         ],
     )
     def test_a_transformer_gives_its_patch_tokens(

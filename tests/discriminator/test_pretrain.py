@@ -45,6 +45,7 @@ class StopError(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_a_training_that_was_stopped_ends_with_the_same_bytes(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +98,7 @@ def test_what_it_writes_is_a_discriminator(photos: Path, tmp_path: Path) -> None
         pretrain(data, out, replace(QUICK, epochs=4, seed=7), tmp_path / "cache", CPU)
 
 
+@pytest.mark.slow
 def test_batch_norm_is_folded_where_it_is_used(photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "own.safetensors"
     how = replace(QUICK, backbone="resnet18", epochs=1, whole=True)

@@ -102,6 +102,7 @@ def random_case(seed, make_dataset):
     return dataset, Detections.of(image, label, xywh, scores), truth, found
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_random_data_against_pycocotools(seed, make_dataset):

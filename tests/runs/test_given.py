@@ -51,6 +51,7 @@ def test_every_stage_can_be_handed_over(tmp_path: Path) -> None:
     assert ends[0] == ends[1]
 
 
+@pytest.mark.slow
 def test_mining_takes_a_given_detector(tmp_path: Path) -> None:
     data = small.write_data(tmp_path / "data")
     first, second = tmp_path / "first", tmp_path / "second"

@@ -77,6 +77,7 @@ def without(data: Path, *names: str, but: int = 0, where: str = "train") -> None
 SHORT = {"base__iterations": 2, "transfer__iterations": 2, "mine__discriminator": "none"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("but", [1, 3])
 def test_own_data_where_nothing_is_hidden(tmp_path: Path, but: int) -> None:
     """Nobody knows what is right where all that is annotated of a novel class are the shots."""
@@ -89,6 +90,7 @@ def test_own_data_where_nothing_is_hidden(tmp_path: Path, but: int) -> None:
     again(root, tmp_path / "run", shots__k=but, **SHORT)
 
 
+@pytest.mark.slow
 def test_images_without_a_base_box(tmp_path: Path) -> None:
     root = small.write_data(tmp_path / "data")
     path = root / "annotations" / "train.json"

@@ -124,6 +124,7 @@ def test_the_oracle_learns_from_all_hidden_boxes(data: Path, finished: Path, cop
     assert trained(data, copied, online__oracle="true") == weights(finished)
 
 
+@pytest.mark.slow
 def test_each_switch_is_another_training(data: Path, finished: Path, copied: Path) -> None:
     found = {"": weights(finished)}
     for switch in (
@@ -138,6 +139,7 @@ def test_each_switch_is_another_training(data: Path, finished: Path, copied: Pat
     assert len({*found.values()}) == len(found)
 
 
+@pytest.mark.slow
 def test_shots_replace_what_repeats_them(data: Path, finished: Path, copied: Path) -> None:
     """Of a pool that has every hidden box already, shots change nothing but who drew them."""
     with_shots = trained(data, copied, online__shots="true", online__mined_weight=0)

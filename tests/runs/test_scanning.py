@@ -62,6 +62,7 @@ def test_mined_again_without_a_look(
     assert scans == ["scan"]
 
 
+@pytest.mark.slow
 def test_another_detector_or_discriminator_is_a_new_scan(
     data: Path, copied: Path, tmp_path: Path, scans: list[str]
 ) -> None:

@@ -7,9 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -117,6 +115,7 @@ def test_what_a_run_leaves(data: Path, finished: Path) -> None:
     assert [json.loads(line)["step"] for line in log] == [5, 10, 15, 20, 25]
 
 
+@pytest.mark.slow
 def test_the_same_run_gives_the_same_bytes(data: Path, finished: Path, tmp_path: Path) -> None:
     run(config(data), tmp_path / "again")
     for stage in ("base", "transfer"):
@@ -283,6 +282,7 @@ def test_a_base_detector_of_something_else(data: Path, finished: Path, tmp_path:
     refused("torn", base__checkpoint=torn)
 
 
+@pytest.mark.slow
 def test_a_base_detector_that_changed_since(data: Path, finished: Path, tmp_path: Path) -> None:
     given = tmp_path / "base.safetensors"
     shutil.copy(finished / "base" / "checkpoint.safetensors", given)
@@ -306,6 +306,7 @@ def test_a_base_detector_that_was_thrown_away(data: Path, copied: Path) -> None:
 # Ways to feed and to fine-tune
 
 
+@pytest.mark.slow
 def test_streamed_pictures_give_the_same_weights(data: Path, tmp_path: Path) -> None:
     """With averaged weights, and iterations in two parts."""
     how = {"base__ema": 0.9, "base__accumulate": 2, "base__iterations": 4, "views__zoom": "[0.8,1]"}
@@ -318,6 +319,7 @@ def test_streamed_pictures_give_the_same_weights(data: Path, tmp_path: Path) -> 
     assert weights(tmp_path / "plain", "base") != weights(tmp_path / "resident", "base")
 
 
+@pytest.mark.slow
 def test_fine_tuning_over_kept_features_is_the_plain_way(
     data: Path,
     finished: Path,
@@ -346,115 +348,6 @@ def test_nothing_to_score_on(tmp_path: Path) -> None:
         assert [figures[name] for name in ("nAP50", "bAP50", "AP50")] == [None] * 3
         assert figures["per_class"] == {}
         assert figures["images_per_second"] > 0
-
-
-# Killed, and started again
-
-KILL = """
-import os, pathlib, signal
-count, replace = 0, pathlib.Path.replace
-def killing(self, target):
-    global count
-    count += str(target).endswith({file!r})
-    if count == {n} and {before}:
-        os.kill(os.getpid(), signal.SIGKILL)
-    done = replace(self, target)
-    if count == {n}:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return done
-pathlib.Path.replace = killing
-"""
-KILL_TESTING = """
-import os, signal
-from mini_fsod.detector.model import Detector
-Detector.detect = lambda *words, **more: os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def killed_at(file: str, n: int, before: bool) -> str:
-    """Code that kills its process when this file is renamed to its name the n-th time."""
-    return KILL.format(file=file, n=n, before=before)
-
-
-@pytest.fixture(scope="module")
-def unbroken(data: Path) -> Path:
-    """Of a process like those that are killed: the number of threads may change the last bit."""
-    out = data.parent / "unbroken"
-    done = small.process(small.words(data, out))
-    assert done.returncode == 0, done.stderr
-    return out
-
-
-def started_again(data: Path, out: Path, unbroken: Path, *kills: str) -> None:
-    """Kill a run at each of these moments in turn, then let it end: it ends as if unbroken."""
-    for kill in kills:
-        ended = small.process(small.words(data, out), before=kill)
-        assert ended.returncode == -9, ended.stderr
-        for path in out.rglob("*.safetensors"):
-            checkpoint.load(path)  # whole, or not there
-        for path in out.rglob("*.json"):
-            small.json_of(path)
-    done = small.process(small.words(data, out))
-    assert done.returncode == 0, done.stderr
-    for stage in ("base", "transfer"):
-        assert weights(out, stage) == weights(unbroken, stage)
-    theirs, ours = (stamps(run) for run in (unbroken, out))
-    events = {name for name in {*theirs, *ours} if "tensorboard" in name}
-    assert {*ours} - events == {*theirs} - events  # nothing torn or left over
-    for run_ in (unbroken, out):
-        log = (run_ / "base" / "log.jsonl").read_text().splitlines()
-        assert [json.loads(line)["step"] for line in log] == [5, 10, 12]
-    one, other = (small.json_of(run_ / "results.json")["stages"] for run_ in (unbroken, out))
-    for stage in one:
-        assert one[stage]["per_class"] == other[stage]["per_class"]
-
-
-def test_killed_in_both_stages(data: Path, tmp_path: Path, unbroken: Path) -> None:
-    started_again(
-        data,
-        tmp_path / "run",
-        unbroken,
-        killed_at("base/progress.pt", 2, before=False),
-        killed_at("transfer/progress.pt", 2, before=True),  # while a state is being written
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "kills",
-    [
-        [killed_at("config.yaml", 1, True), killed_at("base/progress.pt", 1, True)],
-        [
-            killed_at("base/checkpoint.safetensors", 1, True),
-            killed_at("base/metrics.json", 1, True),
-        ],
-        [killed_at("base/checkpoint.safetensors", 1, False), KILL_TESTING],
-        [killed_at("base/metrics.json", 1, False), killed_at("transfer/progress.pt", 3, False)],
-        [killed_at("results.json", 1, True), killed_at("transfer/metrics.json", 1, True)],
-        [killed_at("transfer/checkpoint.safetensors", 1, False), KILL_TESTING],
-    ],
-    ids=["begin", "figures", "base-test", "between", "results", "transfer-test"],
-)
-def test_killed_at_any_moment(data: Path, tmp_path: Path, unbroken: Path, kills: list[str]) -> None:
-    started_again(data, tmp_path / "run", unbroken, *kills)
-
-
-@pytest.mark.slow
-def test_killed_from_outside_again_and_again(data: Path, tmp_path: Path) -> None:
-    """At moments that nobody chose; each start gets a little further."""
-    longer = {"base__iterations": 80, "transfer__iterations": 400, "seed": 2}
-    whole, out = (small.words(data, tmp_path / name, **longer) for name in ("whole", "run"))
-    assert small.process(whole).returncode == 0
-    moments, kills = Random(0), 0
-    for _ in range(4):
-        with suppress(subprocess.TimeoutExpired):  # which kills it
-            assert small.process(out, timeout=moments.uniform(4, 8)).returncode == 0
-            break
-        kills += 1
-    assert kills > 0
-    assert small.process(out).returncode == 0
-    for stage in ("base", "transfer"):
-        assert weights(tmp_path / "run", stage) == weights(tmp_path / "whole", stage)
 
 
 @pytest.mark.slow

@@ -1,16 +1,13 @@
-"""The stage `online` with a teacher: what it sees, what comes out, and that it goes on by bits."""
+"""The stage `online` with a teacher: what it sees, and what comes out."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -19,7 +16,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mini_fsod import checkpoint
-from mini_fsod.config import Config, resolve
 from mini_fsod.data.dataset import NO_BOXES
 from mini_fsod.errors import UserError
 from mini_fsod.feed.views import draw_strong, strong_view
@@ -27,21 +23,10 @@ from mini_fsod.mining import health
 from mini_fsod.mining.retraining import Learnt
 from mini_fsod.mining.teaching import losses_with_teacher
 from mini_fsod.runs import online, run, stages
-from mini_fsod.train import log
 from mini_fsod.train.ema import Average, warmed_decay
 from runs import small
-from train.small import start
+from runs.taught import config, lines, settings, weights
 
-SHORT = {
-    "base__iterations": 2,
-    "transfer__iterations": 2,
-    "online__iterations": 12,
-    "online__batch": 4,
-    "online__save_seconds": 0,
-    "online__ema": 0.8,
-    "online__delta": 0.2,  # so that it finds something at once
-    "mine__threshold": 0.5,
-}
 GAUGES = {
     *("mined", "online", "offline", "base", "pool", "agreed", "found", f"found_{small.NOVEL}"),
     *("right", "confidence", "mined_loss", "precision", "agreement", "mined_share"),
@@ -51,30 +36,6 @@ GAUGES = {
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small.write_data(tmp_path_factory.mktemp("small") / "data")
-
-
-def settings(data: Path, **changes: object) -> dict[str, object]:
-    """A pool of three of the five hidden boxes, and two that are wrong."""
-    given = data.parent / "given.json"
-    if not given.exists():
-        truth = small.json_of(data / "annotations" / "train.json")["annotations"]
-        hidden = [a for a in truth if a["category_id"] == 3]
-        rows = [
-            {
-                "image_id": a["image_id"],
-                "category_id": 3,
-                "bbox": a["bbox"] if n < 3 else [1, 2, 20, 16],
-                "score": 0.9 - n / 10,
-            }
-            for n, a in enumerate(hidden)
-        ]
-        given.write_text(json.dumps(rows))
-    return {"mine__detections": given, **SHORT, **changes}
-
-
-def config(data: Path, **changes: object) -> Config:
-    (data.parent / "small.yaml").touch()
-    return resolve(str(data.parent / "small.yaml"), small.sets(data, **settings(data, **changes)))
 
 
 @pytest.fixture(scope="module")
@@ -95,14 +56,6 @@ def finished(data: Path, mined: Path) -> Path:
 @pytest.fixture
 def copied(mined: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(mined, tmp_path / "copied"))
-
-
-def weights(out: Path) -> bytes:
-    return (out / "online" / "checkpoint.safetensors").read_bytes()
-
-
-def lines(out: Path) -> list[dict[str, Any]]:
-    return log.read(out / "online" / log.FILE)
 
 
 def trained(data: Path, out: Path, **changes: object) -> bytes:
@@ -228,12 +181,14 @@ def test_hidden_boxes_are_for_the_gauge_alone(
     assert all("right" not in line and "precision" not in line for line in lines(copied))
 
 
+@pytest.mark.slow
 def test_where_the_shots_are_all_that_is_known(data: Path, copied: Path) -> None:
     """Five of five: whether a mined box is right cannot be told, as with people's own data."""
     stages.run(config(data, shots__k=5), copied, first="transfer", last="online")
     assert all("right" not in line and line["mined"] > 0 for line in lines(copied))
 
 
+@pytest.mark.slow
 def test_each_switch_is_another_training(data: Path, copied: Path) -> None:
     found = {}
     for switch in (
@@ -263,6 +218,7 @@ def test_an_empty_pool_and_a_teacher_that_finds_nothing(data: Path, copied: Path
         assert "precision" not in line
 
 
+@pytest.mark.slow
 def test_a_collapsed_teacher_is_named_and_stopped(
     data: Path, finished: Path, copied: Path, mini: Any
 ) -> None:
@@ -281,6 +237,7 @@ def test_a_collapsed_teacher_is_named_and_stopped(
     assert weights(copied) == weights(finished)
 
 
+@pytest.mark.slow
 def test_another_pool_is_not_gone_on_with(data: Path, copied: Path) -> None:
     """Not even one with other scores: they decide what is mingled."""
     with pytest.MonkeyPatch.context() as changed:
@@ -301,107 +258,6 @@ def stop_at(iteration: int) -> Any:
         return {}
 
     return watch
-
-
-# Killed, and started again
-
-Moment = tuple[str, int, bool]  # a file, the how-manieth time it is written, before or after
-
-
-def until(data: Path, out: Path, moment: Moment | None) -> None:
-    """A process that kills itself at a moment, or ends."""
-    torch.set_num_threads(1)
-    count, rename = 0, Path.replace
-
-    def renaming(self: Path, target: Path) -> Path:
-        nonlocal count
-        assert moment is not None
-        file, number, before = moment
-        count += str(target).endswith(f"online/{file}")
-        if count == number and before:
-            os.kill(os.getpid(), signal.SIGKILL)
-        done = rename(self, target)
-        if count == number:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return done
-
-    if moment is not None:
-        Path.replace = renaming  # type: ignore[method-assign]
-    stages.run(config(data), out, last="online")
-
-
-def ended(process: Any) -> int | None:
-    process.join(120)
-    process.kill()
-    process.join()
-    code: int | None = process.exitcode
-    return code
-
-
-@pytest.fixture(scope="module")
-def unbroken(data: Path, mined: Path) -> Path:
-    """Of a process like those that are killed: the number of threads may change the last bit."""
-    out = Path(shutil.copytree(mined, data.parent / "unbroken"))
-    assert ended(start(until, data, out, None)) == 0
-    return out
-
-
-def started_again(data: Path, out: Path, unbroken: Path, *moments: Moment) -> None:
-    for moment in moments:
-        assert ended(start(until, data, out, moment)) == -signal.SIGKILL
-    assert ended(start(until, data, out, None)) == 0
-    assert weights(out) == weights(unbroken)
-    for one, other in zip(lines(out), lines(unbroken), strict=True):
-        for name in {*one} - {"seconds", "images_per_second"}:
-            assert one[name] == other[name], name
-    assert not (out / "online" / "progress.pt").exists()
-
-
-def test_killed_with_student_and_teacher_apart(data: Path, copied: Path, unbroken: Path) -> None:
-    started_again(data, copied, unbroken, ("progress.pt", 1, False))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "moments",
-    [
-        [("progress.pt", 1, True), ("progress.pt", 2, True)],
-        [("progress.pt", 2, False), ("progress.pt", 1, True)],
-        [("checkpoint.safetensors", 1, True), ("metrics.json", 1, True)],
-        [("checkpoint.safetensors", 1, False)],
-    ],
-    ids=["first", "second", "figures", "checkpoint"],
-)
-def test_killed_at_any_moment(
-    data: Path, copied: Path, unbroken: Path, moments: list[Moment]
-) -> None:
-    started_again(data, copied, unbroken, *moments)
-
-
-@pytest.mark.slow
-def test_killed_from_outside_again_and_again(data: Path, mined: Path, tmp_path: Path) -> None:
-    """With shots, iterations in two parts and pictures decoded on the way."""
-    more = {
-        "online__iterations": 60,
-        "online__accumulate": 2,
-        "online__shots": "true",
-        "data__feed": "stream",
-    }
-    places = [Path(shutil.copytree(mined, tmp_path / name)) for name in ("whole", "often")]
-    whole, often = (
-        small.words(data, out, "--to", "online", **settings(data, **more)) for out in places
-    )
-    done = small.process(whole)
-    assert done.returncode == 0, done.stderr
-    moments, kills = Random(0), 0
-    for _ in range(4):
-        with suppress(subprocess.TimeoutExpired):  # which kills it
-            assert small.process(often, timeout=moments.uniform(5, 9)).returncode == 0
-            break
-        kills += 1
-    assert kills > 0
-    assert small.process(often).returncode == 0
-    assert weights(places[0]) == weights(places[1])
 
 
 @pytest.mark.slow

@@ -74,6 +74,7 @@ def test_four_workers_do_every_unit_once(tmp_path: Path, start: Start) -> None:
             assert ends < begins
 
 
+@pytest.mark.slow
 def test_killed_workers_leave_nothing_behind(tmp_path: Path, start: Start) -> None:
     draw = random.Random(0)
     workers = [start(0.15) for _ in range(4)]

@@ -140,6 +140,7 @@ def test_two_processes_do_what_one_does(home: Path) -> None:
     assert not (home / "two-1").exists()  # only the first one writes
 
 
+@pytest.mark.slow
 def test_accumulation_is_the_whole_batch_where_parts_have_as_many_samples(home: Path) -> None:
     learn_alone(home, "even", even=True)
     learn_alone(home, "even parts", replace(RECIPE, accumulate=2), even=True)
@@ -151,12 +152,14 @@ def test_accumulation_is_the_whole_batch_where_parts_have_as_many_samples(home: 
         assert ours[name] != pytest.approx(theirs[name], rel=0.01)
 
 
+@pytest.mark.slow
 def test_two_processes_that_accumulate(home: Path) -> None:
     learn_alone(home, "fourths", replace(RECIPE, accumulate=4), even=True)
     assert small.in_team(2, learn, home, "four", replace(RECIPE, accumulate=2), True) == [0, 0]
     assert_alike(home / "four-0", home / "fourths-0")
 
 
+@pytest.mark.slow
 def test_a_detector_goes_on_bitwise(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Backbone, sampling and NMS too."""
     recipe = replace(RECIPE, iterations=4, save_seconds=0)

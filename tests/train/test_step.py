@@ -40,6 +40,7 @@ def detector() -> Detector:
     return build(3, "resnet18", norm="group", rpn=rpn, roi=roi)
 
 
+@pytest.mark.slow
 def test_steps_bring_the_loss_down(source: tuple[Resident, np.ndarray]) -> None:
     held, own = source
     model = detector()

@@ -95,7 +95,7 @@ DEMO: Keys = {
     "views.long": 224,
     "views.test": 160,
     "views.flip": False,  # a mirrored digit is no digit
-    "base.iterations": 800,
+    "base.iterations": 1_000,
     "base.batch": 8,
     "base.clip": 10,
     "transfer.iterations": 1_000,
@@ -103,12 +103,10 @@ DEMO: Keys = {
     "mine.drop_on_base": True,
     # from nothing again would take as long as the base training
     "online.start": "base",
-    "online.iterations": 350,
+    "online.iterations": 300,
     "online.batch": 8,
     "online.clip": 10,
     "online.ema": 0.98,  # a memory of 50 iterations
-    "online.delta": 0.6,  # a teacher of so few iterations is sure of little
-    "online.mingle.nms": "agnostic",  # threes are mined as eights
     "online.shots": True,
     "tune.iterations": 300,
     "tune.rate": 0.0003,

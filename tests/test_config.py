@@ -239,6 +239,7 @@ CHANGES = {
     "mean_boxes": ("true", ""),
     "start": ("base", ""),
     "drop_on_base": ("true", ""),
+    "extra_only": ("true", ""),
     "oracle": ("true", ""),
     "teacher": ("false", ""),
     "delta": ("0.5", ""),

@@ -279,6 +279,9 @@ class Mine(Section):
     refine: Whole = 0  # so many of the best crops of a class are its prototype, not the shots
     drop_on_base: bool = False  # no candidates that overlap base boxes
     detections: Place | None = None  # another tool's on the training images, instead of transfer's
+    extra: Place | None = None  # a folder of pictures without annotations, mined too
+    extra_most: Count = 100  # N of theirs
+    extra_only: bool = False  # the pool is theirs alone: nothing is mined in the training images
 
 
 class Mingle(Section):

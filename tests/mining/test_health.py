@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -103,6 +104,16 @@ def test_warnings(parts: list[tuple[int, dict[str, float]]], names: set[str]) ->
         assert re.search(r"online\.|mine\.", text)  # what to do
 
 
+def test_a_short_run_is_not_silent_to_its_end() -> None:
+    """Precision falls half way through 300 iterations, 8 images each."""
+    lengths = (None, 18_000, 1_000, 300, 3)
+    assert [Normal.of(8, 32, {}, n).long for n in lengths] == [500, 500, 200, 100, 100]
+    means = [FINE | {"right": 0.2 if n < 30 else 0.1} for n in range(60)]
+    told = [Look(5 * (n + 1), each) for n, each in enumerate(means)]
+    assert {*warnings(told, Normal.of(8, 32, {}, 300))} == {"precision"}
+    assert warnings(told, Normal.of(8, 32, {}, None)) == {}
+
+
 def test_what_nobody_knows_is_no_warning() -> None:
     assert warnings(without("right"), NORMAL) == {}
     assert warnings([], NORMAL) == {}
@@ -167,11 +178,11 @@ def test_shares_are_of_windows_with_enough_boxes() -> None:
     told = looks(
         (10, {"agreed": 0.24}), (10, {"agreed": 0.3, "pool": 0.012}), (10, {"agreed": 0.03})
     )
-    assert now_and_best(told, pair, 16) == pytest.approx((0.1, 0.8))  # the middle: 96 boxes
-    assert now_and_best(told, pair, 17) == pytest.approx((0.1, 25.0))
-    assert now_and_best(told[:20], pair, 16) == (1.0, 0.0)
-    assert now_and_best(told[:9], pair, 16) == (1.0, 0.0)
-    assert now_and_best([], pair, 16) == (1.0, 0.0)
+    assert now_and_best(told, pair, NORMAL) == pytest.approx((0.1, 0.8))  # the middle: 96 boxes
+    assert now_and_best(told, pair, replace(NORMAL, batch=17)) == pytest.approx((0.1, 25.0))
+    assert now_and_best(told[:20], pair, NORMAL) == (1.0, 0.0)
+    assert now_and_best(told[:9], pair, NORMAL) == (1.0, 0.0)
+    assert now_and_best([], pair, NORMAL) == (1.0, 0.0)
 
 
 @given(st.lists(st.integers(1, 700), max_size=30), st.sampled_from([100, LONG]))
@@ -188,7 +199,7 @@ def test_recent_looks(steps: list[int], iterations: int) -> None:
         assert len(found) == LOOKS or sum(steps[1 - len(found) :]) < iterations  # no more of them
     else:
         assert len(told) < LOOKS or step < iterations
-    parts = [look for part in reversed(windows(told)) for look in part]
+    parts = [look for part in reversed(windows(told, LONG)) for look in part]
     assert parts == told[len(told) - len(parts) :]
 
 

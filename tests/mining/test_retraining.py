@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mini_fsod.data.dataset import Boxes, Dataset
+from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset
 from mini_fsod.data.split import arranged
 from mini_fsod.detector.backbone import NARROW
 from mini_fsod.detector.batch import Targets
@@ -22,7 +22,14 @@ from mini_fsod.detector.settings import RoISettings, RPNSettings
 from mini_fsod.errors import UserError
 from mini_fsod.mining.candidates import candidates
 from mini_fsod.mining.files import Pool
-from mini_fsod.mining.retraining import base_truth, losses_with_mined, oracle, with_shots
+from mini_fsod.mining.retraining import (
+    Extra,
+    base_truth,
+    losses_with_mined,
+    oracle,
+    with_extra,
+    with_shots,
+)
 from mining.pairs import LABELS, data_of, raw_of
 
 A_BIRD, A_CAR, B_BIRD, C_CAR, C_BUS = range(5)
@@ -168,6 +175,52 @@ def test_shots_that_lie_elsewhere(data: Dataset, tmp_path: Path) -> None:
     shots = replace(shots_of(data, A_BIRD), root=tmp_path / "other")
     with pytest.raises(UserError, match=r"other, those of the data in .*data"):
         with_shots(base_truth(data, LABELS, POOL, None), shots, LABELS)
+
+
+def test_images_without_annotations(data: Dataset, tmp_path: Path) -> None:
+    """b is learnt from; a and c come from elsewhere, and nothing but a pool is known of them."""
+    own, rest = data.select([1]), data.select([2, 0])
+    rest = replace(rest, root=tmp_path / "data" / "." / "..", boxes=NO_BOXES)
+    rest = replace(rest, files=tuple(f"data/{file}" for file in rest.files))
+    pool = pool_of((0, BUS, (40, 20, 50, 30), 0.9), (1, BIRD, (70, 50, 20, 20), 0.3))
+    unsure = Boxes.of([1, 0], [[50, 10, 20, 20], [5, 5, 10, 10]], [0, 0])
+    candidate = candidates(raw_of((0, BIRD, 0.2, (0, 0, 9, 9))), 0.05)
+    known = base_truth(own, LABELS, pool_of((0, BIRD, (0, 0, 60, 60), 0.7)), candidate)
+    learnt = with_extra(known, Extra(rest, pool, unsure), LABELS)
+    whole = learnt.data
+    assert [whole.path(i) for i in (1, 2)] == [data.path(i).resolve() for i in (2, 0)]
+    assert whole.path(0) == data.path(1)
+    assert len(set(whole.ids)) == len(whole.ids) == len(whole.sources) == 3
+    assert len(whole.boxes) == 0
+    assert whole.sizes.tolist() == [[60, 60], [90, 50], [100, 80]]
+    assert rows_of(learnt.mined, whole) == [
+        ("b", "bird", [0, 0, 60, 60]),
+        ("c", "bus", [40, 20, 50, 30]),
+        ("a", "bird", [70, 50, 20, 20]),
+    ]
+    assert learnt.scores.tolist() == [0.7, 0.9, 0.3]
+    assert rows_of(learnt.ignored, whole) == [
+        ("b", "bird", [0, 0, 9, 9]),
+        ("c", "car", [5, 5, 10, 10]),
+        ("a", "car", [50, 10, 20, 20]),
+    ]
+
+
+@pytest.mark.parametrize(("image", "name"), [(1, "a"), (0, "c")])
+def test_images_in_which_nothing_was_mined(data: Dataset, image: int, name: str) -> None:
+    """They are left out, and so is what may be an object in them."""
+    rest = replace(data.select([2, 0]), boxes=NO_BOXES)
+    unsure = Boxes.of([0, 1], [[1, 1, 10, 10], [2, 2, 10, 10]], [0, 0])
+    known = base_truth(data.select([1]), LABELS, pool_of(), None)
+    pool = pool_of((image, BIRD, (70, 50, 20, 20), 0.3), (image, BUS, (0, 0, 20, 20), 0.2))
+    learnt = with_extra(known, Extra(rest, pool, unsure), LABELS)
+    assert [Path(file).stem for file in learnt.data.files] == ["b", name]
+    boxes = [(name, "bird", [70, 50, 20, 20]), (name, "bus", [0, 0, 20, 20])]
+    assert rows_of(learnt.mined, learnt.data) == boxes
+    assert rows_of(learnt.ignored, learnt.data) == [(name, "car", [image + 1] * 2 + [10, 10])]
+    nothing = with_extra(known, Extra(rest, pool_of(), unsure), LABELS)
+    assert nothing.data.files == known.data.files
+    assert len(nothing.mined) == len(nothing.ignored) == len(nothing.scores) == 0
 
 
 # Losses

@@ -89,12 +89,13 @@ def test_another_detector_or_discriminator_is_a_new_scan(
     assert scans == [*expected, "scan"]
 
 
-def test_a_damaged_scan(data: Path, copied: Path) -> None:
+def test_a_damaged_scan(data: Path, copied: Path, scans: list[str]) -> None:
     (copied / "raw.npz").write_bytes((copied / "raw.npz").read_bytes()[:200])
     with pytest.raises(UserError, match="not what a scan has left"):
         again(data, copied)
-    (copied / "raw.npz").unlink()
+    np.savez(copied / "raw.npz", format=1)  # of an older version
     again(data, copied)
+    assert scans == ["scan"]
 
 
 # Boxes cut out of their pictures
@@ -241,6 +242,6 @@ def test_one_of_two_processes_mines(data: Path, copied: Path, finished: Path) ->
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("mined ") == 1
+    assert done.stderr.count(" candidates: ") == 1
     for name in FILES:
         assert (copied / "mine" / name).read_bytes() == (finished / "mine" / name).read_bytes()

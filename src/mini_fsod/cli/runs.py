@@ -72,6 +72,14 @@ def mine(
             help="Change a key of mining. Example: --set mine.alpha=2",
         ),
     ] = None,
+    extra: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            show_default=False,
+            help="Pictures without annotations, mined too (mine.extra). Example: --extra photos",
+        ),
+    ] = None,
 ) -> None:
     """Mine again in a run, with other settings; what a scan has found is not looked for twice.
 
@@ -79,7 +87,7 @@ def mine(
     """
     from mini_fsod.commands.mine import run as mine_again
 
-    mine_again(run, sets or [])
+    mine_again(run, sets or [], extra)
 
 
 @app.command()

@@ -18,8 +18,9 @@ from mini_fsod.files import is_file, is_folder
 BEHIND = STAGES[STAGES.index("mine") + 1 :]  # made of the pool
 
 
-def run(place: Path, sets: Sequence[str]) -> None:
+def run(place: Path, sets: Sequence[str], extra: Path | None = None) -> None:
     from mini_fsod.runs import folder
+    from mini_fsod.runs.extra import EXTRA
 
     source = place / folder.CONFIG
     if not is_file(source):
@@ -34,25 +35,31 @@ def run(place: Path, sets: Sequence[str]) -> None:
                 f"--set {text}: only keys of mining can be changed here, such as mine.alpha.",
                 f"mini run {source} -o {place} --set {text} --from the stage it concerns.",
             )
-    config = resolve(str(source), sets)
+    more = [] if extra is None else [f"mine.extra={extra}"]
+    config = resolve(str(source), [*sets, *more])
     _look_before(config, place)
     put_aside(place)
     if run_into(config, place, "mine", "mine"):
-        show.table(class_table(place / "mine"))
-        show.note(f"{place / 'mine'}: pool.json, candidates.json, thresholds.json")
+        for part in (place / "mine", place / "mine" / EXTRA):
+            if is_file(part / "thresholds.json"):
+                show.table(class_table(part))
+                show.note(f"{part}: pool.json, candidates.json, thresholds.json")
 
 
 def _look_before(config: Config, place: Path) -> None:
     """What would stop the stage stops it before anything is moved."""
     import torch
 
-    from mini_fsod.runs import folder, mine
+    from mini_fsod.runs import extra, folder, mine
     from mini_fsod.runs.material import Material
 
     folder.to_do(place, "mine", STAGES[: STAGES.index("mine") + 1])
     folder.refuse_stale(place, config, "mine")
     mine.ready(config.mine)
-    Material(config, torch.device("cpu")).check(["mine"])
+    material = Material(config, torch.device("cpu"))
+    material.check(["mine"])
+    if config.mine.extra is not None:
+        extra.extra_images(material, config.mine.extra)
 
 
 def put_aside(place: Path) -> None:

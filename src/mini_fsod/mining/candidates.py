@@ -124,13 +124,15 @@ class Raw:
         write_bytes(path, content.getvalue())
 
     @classmethod
-    def load(cls, path: Path) -> Raw:
-        """Read `raw.npz`. A damaged file is a UserError, not a pool of nonsense."""
+    def load(cls, path: Path) -> Raw | None:
+        """Read `raw.npz`. A damaged file is a UserError, not a pool of nonsense; None where another
+        version of this program wrote it.
+        """
         try:
             with open_regular(path) as file, np.load(file, allow_pickle=False) as stored:
                 columns = {name: stored[name] for name in stored.files}
-            if columns.pop("format", None) != FORMAT:
-                raise ValueError("of another version")
+            if columns.pop("format") != FORMAT:
+                return None
             own = {name: columns.pop(f"dots_{name}", None) for name in Dots.__slots__}
             dots = None
             if own["square"] is not None:

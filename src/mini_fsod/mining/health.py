@@ -47,6 +47,15 @@ class Normal:
     batch: int  # images an iteration
     instances: int  # the most that the teacher may find in an image
     pool: Mapping[str, float]  # boxes an image that the pool has of each class
+    long: int = LONG  # iterations after which what comes and goes with the pictures evens out
+
+    @classmethod
+    def of(
+        cls, batch: int, instances: int, pool: Mapping[str, float], iterations: int | None
+    ) -> Normal:
+        """For a run of so many iterations, if known: of a short one less must be enough."""
+        long = LONG if iterations is None else min(LONG, max(SOME, iterations // 5))
+        return cls(batch, instances, pool, long)
 
 
 def looks_of(lines: Sequence[Mapping[str, Any]]) -> list[Look]:
@@ -75,7 +84,7 @@ def shares(means: Mapping[str, float]) -> dict[str, float]:
 def warnings(looks: Sequence[Look], normal: Normal) -> dict[str, str]:
     """What has left sane bounds, by a name for each kind: a sentence, and advice."""
     told = {}
-    some, long = recent(looks, SOME), recent(looks, LONG)
+    some, long = recent(looks, SOME), recent(looks, normal.long)
     if some:
         mined, base = mean(some, "mined"), mean(some, "base")
         if mined > TOO_MANY * max(base, 1.0):
@@ -91,15 +100,15 @@ def warnings(looks: Sequence[Look], normal: Normal) -> dict[str, str]:
             )
     if long and mean(long, "mined") == 0:
         told["nothing"] = (
-            f"not one mined box in {LONG} iterations: novel classes are taught as background. "
-            "Lower online.delta; if the pool is empty, mine.alpha or mine.threshold; "
+            f"not one mined box in {normal.long} iterations: novel classes are taught as "
+            "background. Lower online.delta; if the pool is empty, mine.alpha or mine.threshold; "
             "online.mingle.rcnn or online.shots give the student something to begin with."
         )
     for name, pair, left, advice in (
         ("agreement", AGREEMENT, AGREEMENT_LEFT, "It forgets what was mined: lower online.rate."),
         ("precision", PRECISION, PRECISION_LEFT, "Errors feed on themselves: raise online.delta."),
     ):
-        now, best = now_and_best(looks, pair, normal.batch)
+        now, best = now_and_best(looks, pair, normal)
         if best >= WORTH and now < left * best:
             told[name] = f"the {name} fell to {now:.2f}, from {best:.2f}. {advice}"
     for name, an_image in normal.pool.items():
@@ -134,14 +143,14 @@ def collapse(looks: Sequence[Look], normal: Normal) -> tuple[str, str] | None:
             f"it finds {mean(some, 'found'):.0f} novel objects in every image",
             "Take a higher online.delta, or a lower online.rate",
         )
-    last, *earlier = windows(looks) or [()]
+    last, *earlier = windows(looks, normal.long) or [()]
     for name, an_image in normal.pool.items():
-        shown, found = an_image * normal.batch * LONG, f"found_{name}"
+        shown, found = an_image * normal.batch * normal.long, f"found_{name}"
         once = max((mean(window, found) for window in earlier), default=0.0)
         if shown >= SHOWN and once >= WORTH * an_image and mean(last, found) == 0:
             return (
-                f"it finds no {name} any more, in {LONG} iterations with some {shown:,.0f} of the "
-                "pool's",
+                f"it finds no {name} any more, in {normal.long} iterations with some "
+                f"{shown:,.0f} of the pool's",
                 "Take a lower online.rate or a longer memory (online.ema)",
             )
     return None
@@ -197,23 +206,25 @@ def mean_of_all(looks: Sequence[Look]) -> dict[str, float]:
     return {name: mean(looks, name) for name in looks[-1].means}
 
 
-def windows(looks: Sequence[Look]) -> list[Sequence[Look]]:
-    """The looks in parts of LONG iterations each, the last one first; what is left over begins."""
+def windows(looks: Sequence[Look], long: int) -> list[Sequence[Look]]:
+    """The looks in parts of so many iterations, the last one first; what is left over begins."""
     parts = []
-    while part := recent(looks, LONG):
+    while part := recent(looks, long):
         parts.append(part)
         looks = looks[: -len(part)]
     return parts
 
 
-def now_and_best(looks: Sequence[Look], pair: tuple[str, str], batch: int) -> tuple[float, float]:
+def now_and_best(
+    looks: Sequence[Look], pair: tuple[str, str], normal: Normal
+) -> tuple[float, float]:
     """A share in the last window, and its best in those before; of windows with enough boxes to
     mean something. (1, 0) where there is nothing to compare.
     """
     found = []
-    for window in windows(looks):
+    for window in windows(looks, normal.long):
         part, whole = (mean(window, name) for name in pair)
-        enough = whole * batch * LONG >= SHOWN
+        enough = whole * normal.batch * normal.long >= SHOWN
         found.append(part / whole if enough else None)
     now, *before = found or [None]
     best = max((share for share in before if share is not None), default=0.0)

@@ -13,6 +13,7 @@ from mini_fsod.data.split import is_of
 from mini_fsod.detector.batch import PaddedBoxes, Targets
 from mini_fsod.detector.model import Detector
 from mini_fsod.errors import UserError
+from mini_fsod.files import real
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.candidates import Candidates
 from mini_fsod.mining.files import Pool
@@ -30,6 +31,15 @@ class Learnt:
     mined: Boxes
     scores: Floats  # (n,) of the mined boxes
     ignored: Boxes  # regions that are not background for sure
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Extra:
+    """Images without annotations: all that is known of them is what was mined."""
+
+    data: Dataset
+    pool: Pool
+    unsure: Boxes  # what may be an object there, of any class
 
 
 def base_truth(
@@ -94,6 +104,36 @@ def with_shots(learnt: Learnt, shots: Dataset, labels: LabelMap) -> Learnt:
     )
     return replace(
         learnt, data=joined, mined=learnt.mined.take(~repeats), scores=learnt.scores[~repeats]
+    )
+
+
+def with_extra(learnt: Learnt, extra: Extra, labels: LabelMap) -> Learnt:
+    """Images without annotations too, those that have a box in their pool.
+
+    Nothing that may be an object there is background, of a base class neither (protocol.md,
+    "external images"). All the others could teach background alone, and of a large set they would
+    leave few iterations to base boxes. They follow the images that are there, under their full
+    paths.
+    """
+    data, first = learnt.data, len(learnt.data)
+    shown = np.unique(extra.pool.image)
+    mined = Boxes.of(extra.pool.image, extra.pool.xywh, extra.pool.label + len(labels.base))
+    new = extra.data.with_boxes(mined).select(shown)
+    unsure = extra.data.with_boxes(extra.unsure).select(shown).boxes
+    joined = replace(
+        data,
+        ids=(*data.ids, *(f"extra {id_}" for id_ in new.ids)),
+        files=(*data.files, *(real(new.path(i)).as_posix() for i in range(len(new)))),
+        sources=(*data.sources, *new.sources),
+        sizes=np.concatenate([data.sizes, new.sizes]),
+        short_ids=(),
+        subsets={},
+    )
+    return Learnt(
+        joined,
+        _joined(learnt.mined, replace(new.boxes, image=new.boxes.image + first)),
+        np.concatenate([learnt.scores, extra.pool.score]),
+        _joined(learnt.ignored, replace(unsure, image=unsure.image + first)),
     )
 
 

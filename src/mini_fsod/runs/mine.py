@@ -2,7 +2,7 @@
 
 It is not resumed half way: its files are written one after another, each whole, and the figures
 last, so that a killed stage starts again. What the scan has found lies beside the stages' folders
-(`raw.npz`), and outlives a repeated stage.
+(`raw.npz`), and outlives a repeated stage. Pictures from elsewhere: see `runs.extra`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mini_fsod.mining.audit import audit, judge
 from mini_fsod.mining.candidates import Candidates, Raw, candidates
 from mini_fsod.mining.sheet import write_sheets
 from mini_fsod.mining.thresholds import pool
-from mini_fsod.runs import folder
+from mini_fsod.runs import extra, folder
 from mini_fsod.runs.rounds import miner
 from mini_fsod.runs.run import Run
 from mini_fsod.runs.scanning import pairs
@@ -46,38 +46,51 @@ def ready(own: Mine) -> None:
         raise UserError(
             f"{own.detections}: there is no such file of detections.", "Check mine.detections."
         )
+    extra.ready(own)
 
 
 def mine(run: Run) -> None:
     """Scan, unless a scan of the same detector and discriminator is there; choose; write."""
-    place, given = run.out / "mine", run.config.mine.given
-    before = miner(run) if given is None else None
-    if run.team.leads and given is not None:
-        _take(given, place)
+    place, own = run.out / "mine", run.config.mine
+    before = miner(run) if own.given is None else None
+    if run.team.leads and own.given is not None:
+        _take(own.given, own.extra, place)
     elif run.team.leads:
         begun = time.perf_counter()
         place.mkdir(parents=True, exist_ok=True)
         data = run.material.mined
-        raw = pairs(run, data, before)
+        raw = Raw.of([], [], [], [], [], own.cut) if own.extra_only else pairs(run, data, before)
         scanned = time.perf_counter() - begun
-        figures = choose(run, raw, data, place)
+        figures = choose(run, raw, data, place, own.most)
+        if own.extra is not None:
+            assert before is not None  # `extra.ready` says so
+            others, raw = extra.scan_extra(run, before, place / extra.EXTRA)
+            about = {"folder": str(own.extra), "images": len(others)}
+            chosen = choose(run, raw, others, place / extra.EXTRA, own.extra_most)
+            figures[extra.EXTRA] = about | chosen
         figures |= {"seconds": time.perf_counter() - begun, "scan_seconds": scanned}
         write_json(place / folder.METRICS, figures)
     wait_for_all(run.team)
 
 
-def _take(given: Path, place: Path) -> None:
-    """What another run has mined: its files, the figures last."""
+def _take(given: Path, pictures: Path | None, place: Path) -> None:
+    """What another run has mined: its files, the figures last. Its pictures from elsewhere may lie
+    in another folder now.
+    """
     place.mkdir(parents=True, exist_ok=True)
-    for name in (POOL, CANDIDATES, THRESHOLDS, AUDIT):
-        if is_file(given.parent / name):
-            write_bytes(place / name, (given.parent / name).read_bytes())
+    for part in ("", extra.EXTRA):
+        for name in (POOL, CANDIDATES, THRESHOLDS, AUDIT, extra.BASE):
+            source = given.parent / part / name
+            if is_file(source):
+                write_bytes(place / part / name, source.read_bytes())
     figures = folder.metrics(given.parent) or {"seconds": 0.0}
+    if pictures is not None:
+        figures[extra.EXTRA] = figures.get(extra.EXTRA, {}) | {"folder": str(pictures)}
     write_json(place / folder.METRICS, figures | {"given": str(given)})
 
 
-def choose(run: Run, raw: Raw, data: Dataset, place: Path) -> dict[str, Any]:
-    """From pairs to the pool, and all files about it; the stage's figures."""
+def choose(run: Run, raw: Raw, data: Dataset, place: Path, most: int) -> dict[str, Any]:
+    """From pairs to the pool of some images, and all files about it; its figures."""
     own, labels = run.config.mine, run.material.labels
     on_base = arranged(data, LabelMap(labels.base, ())).boxes if own.drop_on_base else None
     fixed = None if own.threshold == "adaptive" else float(own.threshold)
@@ -92,7 +105,7 @@ def choose(run: Run, raw: Raw, data: Dataset, place: Path) -> dict[str, Any]:
             whiten=own.whiten,
             refine=own.refine,
         )
-        return found, *pool(found, labels.novel, fixed, own.alpha, own.most)
+        return found, *pool(found, labels.novel, fixed, own.alpha, most)
 
     found, kept, table = chosen(raw)
     files.write_candidates(place / CANDIDATES, found, data, labels)

@@ -23,9 +23,18 @@ from mini_fsod.feed.views import draw_strong, strong_view
 from mini_fsod.files import is_file
 from mini_fsod.mining import health
 from mini_fsod.mining.files import read_candidates, read_pool
-from mini_fsod.mining.retraining import Learnt, base_truth, losses_with_mined, oracle, with_shots
+from mini_fsod.mining.retraining import (
+    Extra,
+    Learnt,
+    base_truth,
+    losses_with_mined,
+    oracle,
+    with_extra,
+    with_shots,
+)
 from mini_fsod.mining.teaching import Teaching, losses_with_teacher
 from mini_fsod.runs.base import load_base, load_stage, new_detector, onto, take
+from mini_fsod.runs.extra import read_extra
 from mini_fsod.runs.material import Batches, InputsOf
 from mini_fsod.runs.run import Run
 from mini_fsod.tfa.transfer import widened
@@ -42,7 +51,8 @@ def online(run: Run) -> None:
     if own.checkpoint is not None:
         take(run, "online", *load_stage(run, "online", own.checkpoint, labels.classes), begun)
         return
-    learnt = _learnt(run)
+    extra = None if own.oracle else read_extra(run)
+    learnt = _learnt(run, extra)
     hidden = oracle(run.material.mined, labels).mined  # gauges alone look at them
     student, weights = _student(run)
     also = [(learnt.mined, learnt.scores), (learnt.ignored, None), (hidden, None)]
@@ -53,7 +63,8 @@ def online(run: Run) -> None:
     if own.teacher:
         teacher = Average(student, run.device)
         shots = is_of(run.material.shots, labels.novel)
-        how = _teaching(run, truth_known=len(hidden) > int(shots.sum()))  # more than the shots
+        known = extra is None and len(hidden) > int(shots.sum())  # more than the shots
+        how = _teaching(run, truth_known=known)
         losses = losses_with_teacher(student, teacher.model, how)
         watch = _watch(run, learnt, how)
         inputs = _both_views(batches, seed, run.device)
@@ -106,11 +117,12 @@ def _watch(run: Run, learnt: Learnt, how: Teaching) -> health.Watch:
     number = np.bincount(learnt.mined.label - first, minlength=len(labels.novel))
     pool = dict(zip(labels.novel, (number / len(learnt.data)).tolist(), strict=True))
     before = log.read(run.out / "online" / log.FILE)  # of a run that was killed
-    normal = health.Normal(run.config.online.batch, how.instances, pool)
+    own = run.config.online
+    normal = health.Normal.of(own.batch, how.instances, pool, own.iterations)
     return health.Watch(normal, health.looks_of(before))
 
 
-def _learnt(run: Run) -> Learnt:
+def _learnt(run: Run, extra: Extra | None) -> Learnt:
     """What there is to learn from, as the configuration says."""
     own, labels, data = run.config.online, run.material.labels, run.material.mined
     if own.oracle:
@@ -127,6 +139,8 @@ def _learnt(run: Run) -> Learnt:
         if own.ignore_candidates:
             ignored = read_candidates(place / "candidates.json", data, labels)
         learnt = base_truth(data, labels, pool, ignored)
+        if extra is not None:
+            learnt = with_extra(learnt, extra, labels)
     return with_shots(learnt, run.material.shots, labels) if own.shots else learnt
 
 

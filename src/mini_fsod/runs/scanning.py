@@ -1,5 +1,5 @@
-"""What mining chooses from: the pairs that a scan of the base images finds, or another tool has
-found, and what the discriminator says of them. Kept in the run's folder (`raw.npz`).
+"""What mining chooses from: the pairs that a scan of images finds, or another tool has found, and
+what the discriminator says of them. Kept in the run's folder (`raw.npz`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mini_fsod.discriminator.load import load, parse
 from mini_fsod.errors import UserError
 from mini_fsod.eval.detections import read_detections
 from mini_fsod.feed.batches import Plan, each_once
-from mini_fsod.files import is_file
+from mini_fsod.files import is_file, real
 from mini_fsod.keys import Mine
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.calibration import prototypes
@@ -49,24 +49,24 @@ LOOKS = (
 )
 
 
-def pairs(run: Run, data: Dataset, miner: Path | None) -> Raw:
+def pairs(run: Run, data: Dataset, miner: Path | None, name: str = RAW) -> Raw:
     """The pairs above the cut: those of a scan by the detector of a file, now or earlier, or
-    another tool's.
+    another tool's. They are kept in the file `name`.
     """
     own, labels = run.config.mine, run.material.labels
     if miner is not None:
-        return _once(run, data, miner, lambda: _scan(run, data, miner))
+        return once(run, data, miner, lambda: _scan(run, data, miner), name)
     assert own.detections is not None  # `rounds.miner` says so
     found = read_detections(own.detections, data)
     raw = from_detections(found, data.classes, labels.novel, own.cut)
     if own.discriminator == "none":
         return raw
-    return _once(run, data, own.detections, lambda: _judged(run, data, raw))
+    return once(run, data, own.detections, lambda: _judged(run, data, raw), name)
 
 
-def _once(run: Run, data: Dataset, pairs_of: Path, make: Callable[[], Raw]) -> Raw:
+def once(run: Run, data: Dataset, pairs_of: Path, make: Callable[[], Raw], name: str) -> Raw:
     """What `make` gives, kept in the run's folder with what it was made of."""
-    own, path = run.config.mine, run.out / RAW
+    own, path = run.config.mine, run.out / name
     weights = None if own.discriminator == "none" else parse(own.discriminator)[1]
     made_of = [
         folder.digest(pairs_of),
@@ -75,10 +75,12 @@ def _once(run: Run, data: Dataset, pairs_of: Path, make: Callable[[], Raw]) -> R
         run.config.views.model_dump(mode="json"),
         [*data.files],
     ]
+    if data.root != run.material.data.root:  # two folders may hold the same names
+        made_of.append(str(real(data.root)))
     source = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
     if is_file(path):
         kept = Raw.load(path)
-        if kept.source == source and kept.cut <= own.cut:
+        if kept is not None and kept.source == source and kept.cut <= own.cut:
             show.note(f"{path}: scanned already")
             return kept
     raw = replace(make(), source=source)
@@ -92,7 +94,7 @@ def _scan(run: Run, data: Dataset, detector_file: Path) -> Raw:
     saved = checkpoint.load(detector_file, run.config.detector.weights)
     detector = onto(saved.detector, run.device)
     batches, sizes = material.batches(data)
-    plans = each_once(sizes, _at_once(run), views.test, views.long)
+    plans = each_once(sizes, at_once(run), views.test, views.long)
     judge = None
     if discriminator is not None and discriminator.crop is None:
         judge = _judge(run, discriminator, at_other_size(plans, sizes, *_sides(own)))
@@ -121,12 +123,12 @@ def _judged(run: Run, data: Dataset, raw: Raw) -> Raw:
         return _one_by_one(run, data, discriminator, raw)
     boxes = Boxes.of(raw.image.astype(np.int64), raw.xywh, raw.label)
     batches, sizes = run.material.batches(data.with_boxes(boxes))
-    plans = each_once(sizes, _at_once(run), *_sides(run.config.mine), images=np.unique(boxes.image))
+    plans = each_once(sizes, at_once(run), *_sides(run.config.mine), images=np.unique(boxes.image))
     with show.progress("looking", len(plans)) as told:
         return judged(raw, boxes, _judge(run, discriminator, plans), counted(batches, told))
 
 
-def _at_once(run: Run) -> int:
+def at_once(run: Run) -> int:
     return AT_ONCE.get(run.device.type, AT_ONCE_ELSEWHERE)
 
 
@@ -159,7 +161,7 @@ def _features(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """`box_features` of the boxes of these images."""
     batches, sizes = run.material.batches(data)
-    plans = each_once(sizes, _at_once(run), *_sides(run.config.mine), images=images)
+    plans = each_once(sizes, at_once(run), *_sides(run.config.mine), images=images)
     with show.progress(title or "looking", len(plans)) as told:
         yield from box_features(discriminator, counted(batches, told), plans)
 

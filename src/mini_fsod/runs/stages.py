@@ -100,7 +100,8 @@ def _tell(stage: str, figures: dict[str, Any]) -> None:
     known = [name for name in ("nAP50", "bAP50") if figures.get(name) is not None]
     told = [f"{name} {figures[name]:.1f}" for name in known]
     if stage == "mine" and "kept" in figures:
-        told = [show.count(figures["kept"], "mined box")]
+        mined = figures["kept"] + figures.get("extra", {}).get("kept", 0)
+        told = [show.count(mined, "mined box")]
     given = figures.get("checkpoint") or figures.get("given")
     how = f"from {given}" if given else f"in {duration(figures['seconds'])}"
     show.note(f"{stage}: {', '.join(told) or 'not scored'} {how}")

@@ -248,6 +248,7 @@ CHANGES = {
     "online.mingle.rcnn": ("false", "online"),
     "online.mingle.nms": ("agnostic", "online"),
     "tune.data": ("novel", ""),
+    "transfer.data": ("known", ""),
     "strong": ("false", ""),
     "online.shots": ("true", ""),
     "ignore_candidates": ("true", ""),

@@ -334,6 +334,7 @@ class Tune(Training):
 class Transfer(Training):
     checkpoint: Place | None = None  # a finished few-shot detector instead of training one
     mean_boxes: bool = False  # box rows of new classes begin as the mean of the base classes'
+    data: Literal["balanced", "known"] = "balanced"  # known: all base boxes of the shots' pictures
     iterations: Count | None = 4_000
     rate: Positive = 0.001  # learning rate
     warm_up: Whole = 0  # iterations in which the rate rises

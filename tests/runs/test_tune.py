@@ -25,6 +25,7 @@ from mini_fsod.feed.batches import Schedule
 from mini_fsod.runs import stages, tune
 from mini_fsod.runs.base import new_detector
 from mini_fsod.runs.material import Material, inputs_from
+from mini_fsod.runs.transfer import with_base_boxes
 from mini_fsod.tfa import cached
 from mini_fsod.train import log
 from mini_fsod.train.distributed import Team
@@ -207,7 +208,7 @@ def test_known_boxes_of_the_shots_pictures(data: Path) -> None:
     material = Material(config(data), CPU)
     labels, shots = material.labels, material.shots
     everything = arranged(material.data, labels)
-    found = tune._with_base_boxes(shots, everything, labels)
+    found = with_base_boxes(shots, everything, labels)
     assert found.files == shots.files
 
     def rows(data: Dataset, novel: bool) -> list[tuple[object, ...]]:
@@ -220,5 +221,5 @@ def test_known_boxes_of_the_shots_pictures(data: Path) -> None:
     assert rows(found, novel=False) == all_base
     assert {*rows(shots, novel=False)} < {*all_base}
     elsewhere = replace(shots, files=tuple(f"other/{file}" for file in shots.files))
-    same = tune._with_base_boxes(elsewhere, everything, labels)
+    same = with_base_boxes(elsewhere, everything, labels)
     assert rows(same, novel=False) == rows(elsewhere, novel=False)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import numpy as np
 
-from mini_fsod.data.dataset import Boxes, Dataset
 from mini_fsod.data.split import arranged, is_of
-from mini_fsod.labels import LabelMap
-from mini_fsod.mining.overlap import pairs_within
 from mini_fsod.runs.base import load_stage, onto
 from mini_fsod.runs.run import Run
-from mini_fsod.runs.transfer import over_views
+from mini_fsod.runs.transfer import over_views, with_base_boxes
 
 
 def tune(run: Run) -> None:
@@ -30,23 +26,5 @@ def tune(run: Run) -> None:
         data = data.with_boxes(data.boxes.take(is_of(data, labels.novel)))
         data = data.select(np.unique(data.boxes.image))
     elif own.data == "known":
-        everything = arranged(run.material.data, labels)
-        data = _with_base_boxes(data, everything, labels)
+        data = with_base_boxes(data, arranged(run.material.data, labels), labels)
     over_views(run, "tune", detector, data, own, own.short, saved.about.get("weights"), begun)
-
-
-def _with_base_boxes(shots: Dataset, everything: Dataset, labels: LabelMap) -> Dataset:
-    """The shots of novel classes, and every base box of their pictures.
-
-    A picture of the balanced set shows more than its shots, and what the detector has learnt to
-    find there would be taught as background. Of pictures that lie elsewhere the shots are kept.
-    """
-    place = {file: i for i, file in enumerate(everything.files)}
-    known = np.array([place.get(file, -1) for file in shots.files], dtype=np.int64)
-    base = everything.boxes.take(is_of(everything, labels.base))
-    image, box = pairs_within(known, base.image)
-    elsewhere = (known < 0)[shots.boxes.image]
-    own = shots.boxes.take(is_of(shots, labels.novel) | elsewhere)
-    both = (own, replace(base.take(box), image=image))
-    columns = {n: np.concatenate([getattr(part, n) for part in both]) for n in Boxes.__slots__}
-    return shots.with_boxes(Boxes.of(**columns))

@@ -296,8 +296,9 @@ class Online(Training):
     """Re-training on base boxes and mined ones."""
 
     checkpoint: Place | None = None  # a finished detector of this stage instead of training one
-    # what it begins as: the backbone's own weights, or the base detector with rows for new classes
-    start: Literal["weights", "base"] = "weights"
+    # what it begins as: the backbone's own weights, the base detector with rows for new classes,
+    # or the few-shot detector
+    start: Literal["weights", "base", "transfer"] = "weights"
     ema: Annotated[Float, Field(gt=0, lt=1)] | None = 0.999  # of the teacher
     teacher: bool = True  # it goes on mining, and is the detector that comes out
     delta: Share = 0.7  # the least score of what the teacher finds

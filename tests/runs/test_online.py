@@ -162,6 +162,24 @@ def test_it_may_begin_as_the_base_detector(data: Path, copied: Path) -> None:
     assert drawn.abs().max() < 0.1
 
 
+@pytest.mark.parametrize("iou_branch", ["true", "false"])
+def test_it_may_begin_as_the_few_shot_detector(data: Path, copied: Path, iou_branch: str) -> None:
+    trained(
+        data, copied, online__start="transfer", online__rate=0.02, online__iou_branch=iou_branch
+    )
+    before, new = (
+        checkpoint.load(copied / stage / "checkpoint.safetensors").detector
+        for stage in ("transfer", "online")
+    )
+    assert new.settings.classifier == "cosine"
+    assert (new.iou_branch is not None) == (iou_branch == "true")
+    old = before.state_dict()
+    moved = {n for n, v in new.named_parameters() if n in old and not torch.equal(v, old[n])}
+    learning = {n for n, v in new.named_parameters() if v.requires_grad and n in old}
+    assert moved == learning  # not the predictors alone
+    assert any(name.startswith("backbone") for name in moved)
+
+
 @pytest.mark.parametrize("name", ["pool.json", "candidates.json"])
 def test_without_the_files_of_mining(data: Path, copied: Path, name: str) -> None:
     (copied / "mine" / name).unlink()

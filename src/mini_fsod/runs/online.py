@@ -87,12 +87,16 @@ def _student(run: Run) -> tuple[Detector, str | float | None]:
     if own.start == "weights":
         detector = new_detector(config, len(labels.classes), iou_branch=own.iou_branch)
         return onto(detector, run.device), config.detector.weights
-    _, saved = load_base(run)
-    base = onto(saved.detector, run.device)
-    return (
-        widened(base, labels, config.seed, "linear", own.iou_branch),
-        saved.about.get("weights"),
-    )
+    if own.start == "base":
+        _, saved = load_base(run)
+        base = onto(saved.detector, run.device)
+        detector = widened(base, labels, config.seed, "linear", own.iou_branch)
+    else:
+        _, saved = load_stage(run, "transfer", config.transfer.checkpoint, labels.classes)
+        settings = replace(saved.detector.settings, iou_branch=own.iou_branch)
+        detector = Detector(settings)  # of which only predictors learnt
+        detector.load_state_dict(saved.detector.state_dict(), strict=False)
+    return onto(detector, run.device), saved.about.get("weights")
 
 
 def _teaching(run: Run, truth_known: bool) -> Teaching:

@@ -100,9 +100,12 @@ DEMO: Keys = {
     "base.clip": 10,
     "transfer.iterations": 1_000,
     "transfer.batch": 8,
+    "transfer.data": "known",
+    "transfer.mean_boxes": True,
     "mine.drop_on_base": True,
     # from nothing again would take as long as the base training
-    "online.start": "base",
+    "online.start": "transfer",
+    "online.ignore_candidates": True,
     "online.iterations": 300,
     "online.batch": 8,
     "online.clip": 10,
@@ -110,6 +113,7 @@ DEMO: Keys = {
     "online.shots": True,
     "tune.iterations": 300,
     "tune.rate": 0.0003,
+    "tune.data": "known",
     "tune.batch": 8,
 }
 DEMO_ABOUT = "Handwritten digits on photographs, made on the spot: minutes on two cores."

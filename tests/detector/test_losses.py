@@ -120,6 +120,26 @@ def test_iou_loss_by_hand() -> None:
     assert (outputs.iou.grad != 0).tolist() == [[False, True, False], [False] * 3]
 
 
+def test_iou_loss_of_boxes_that_count_less() -> None:
+    """The positive's final box has IoU 0.25, the negative 0.2, both are said to be 0.5."""
+    outputs, regions = roi_case()
+    outputs = outputs._replace(deltas=torch.zeros(2, 3, 2, 4))
+    quarter = [0.0, 0.0, 5.0, 5.0]
+    regions = regions._replace(
+        rois=torch.tensor([[quarter, BOX, BOX]] * 2),
+        iou=torch.tensor([[0.9, 0.2, 0.3]] * 2),
+        valid=torch.ones(2, 3, dtype=torch.bool),
+    )
+    sizes = torch.tensor([[50, 50]] * 2)
+    for weight, box_weight in ((1.0, 1.0), (2.0, 1.0), (1.0, 0.0), (0.0, 1.0)):
+        known = targets(
+            weights=torch.full((2, 2), weight), box_weights=torch.full((2, 2), box_weight)
+        )
+        loss = iou_loss(outputs, regions, known, sizes, ONE)
+        wanted = (weight * box_weight * 0.25**2 + 0.3**2) / 2
+        assert loss.item() == pytest.approx(wanted)
+
+
 def test_iou_loss_without_positives_is_zero() -> None:
     outputs, regions = roi_case()
     regions = regions._replace(positive=torch.zeros(2, 3, dtype=torch.bool))

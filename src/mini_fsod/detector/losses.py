@@ -73,7 +73,8 @@ def iou_loss(
     """Mean squared error of the predicted IoU (L_IoU of Eq. 8), without its weight beta.
 
     Positive RoIs: IoU of the true class's final box with its ground truth. As many negatives of the
-    same image, the first in sampling order, which is random: the RoI's own best IoU.
+    same image, the first in sampling order, which is random: the RoI's own best IoU. Boxes whose
+    place is not to be trusted (`box_weights`) count as little as in the box loss.
     """
     assert outputs.iou is not None
     rois, box, iou, positive, valid = regions
@@ -84,7 +85,8 @@ def iou_loss(
     overlap = paired_iou(final, gather_rows(targets.boxes, box)).nan_to_num()
     error = (outputs.iou.sigmoid() - torch.where(positive, overlap, iou)).square()
     used = positive | negative
-    return (error * used).sum() / _number(used)
+    factor = torch.where(positive, _factors(targets, box, positive)[1], 1.0)
+    return (error * factor * used).sum() / _number(used)
 
 
 def own_deltas(deltas: Tensor, label: Tensor) -> Tensor:

@@ -237,6 +237,7 @@ CHANGES = {
     "centre": ("true", ""),
     "whiten": ("true", ""),
     "mean_boxes": ("true", ""),
+    "rank_by_iou": ("true", ""),
     "start": ("base", ""),
     "drop_on_base": ("true", ""),
     "extra_only": ("true", ""),

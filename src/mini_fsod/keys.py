@@ -160,6 +160,7 @@ class Detector(Section):
     score_cut: Share = 0.05  # detections below it are dropped
     nms: Annotated[Float, Field(gt=0, le=1)] = 0.5  # IoU, class by class
     detections: Count = 100  # the most an image may have
+    rank_by_iou: bool = False  # where there is an IoU branch, its say counts at test too (Eq. 7)
 
     @check("norm")
     @classmethod

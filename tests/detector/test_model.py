@@ -168,6 +168,10 @@ def test_extra_proposals_take_part() -> None:
     assert losses["loss_box_reg"] > 0
 
 
+def ranking_by(settings: DetectorSettings, use_iou: bool) -> DetectorSettings:
+    return replace(settings, test=replace(settings.test, use_iou=use_iou))
+
+
 def test_a_detection_knows_its_proposal_and_the_iou_branch_ranks() -> None:
     detector = small(iou_branch=True)
     assert detector.iou_branch is not None
@@ -175,7 +179,8 @@ def test_a_detection_knows_its_proposal_and_the_iou_branch_ranks() -> None:
     with torch.no_grad():
         candidates = detector.infer(pictures(), SIZES)
     for use_iou in (False, True):
-        found = detector.choose(candidates, use_iou=use_iou)
+        detector.settings = ranking_by(detector.settings, use_iou)
+        found = detector.choose(candidates)
         assert found.valid.sum(1).min() > 5
         for i in range(2):
             rows, labels = found.proposal[i][found.valid[i]], found.labels[i][found.valid[i]]
@@ -184,8 +189,6 @@ def test_a_detection_knows_its_proposal_and_the_iou_branch_ranks() -> None:
                 score = (score * candidates.iou[i, rows]).sqrt()
             torch.testing.assert_close(found.scores[i][found.valid[i]], score)
             assert torch.equal(found.boxes[i][found.valid[i]], candidates.boxes[i, rows, labels])
-    with pytest.raises(UserError, match="no IoU branch"):
-        small().detect(pictures(), SIZES, use_iou=True)
 
 
 def test_a_proposal_on_a_region_to_ignore_carries_no_loss() -> None:
@@ -257,11 +260,12 @@ class Waits(TorchDispatchMode):
 @pytest.mark.usefixtures("as_on_a_device")
 def test_a_step_and_a_detection_wait_for_nothing() -> None:
     detector = small(iou_branch=True)
+    detector.settings = ranking_by(detector.settings, use_iou=True)
     draw = torch.tensor(3)
     with Waits():
         losses = detector.losses(pictures(), SIZES, TRUTH, draw)
         torch.stack(list(losses.values())).sum().backward()
-        detector.detect(pictures(), SIZES, use_iou=True)
+        detector.detect(pictures(), SIZES)
     with pytest.raises(AssertionError, match="aten::"), Waits():
         detector.detect(pictures(), SIZES, exact=True)
 

@@ -295,16 +295,12 @@ class Detector(nn.Module):
         iou = None if outputs.iou is None else outputs.iou.sigmoid()
         return Candidates(proposals, scores, boxes, iou)
 
-    def choose(
-        self, candidates: Candidates, *, use_iou: bool = False, exact: bool = False
-    ) -> Detections:
-        """Score cut, NMS by class, the best of an image; `use_iou` ranks by Eq. 7, sqrt(s iou)."""
+    def choose(self, candidates: Candidates, *, exact: bool = False) -> Detections:
+        """Score cut, NMS by class, the best of an image."""
         test = self.settings.test
         scores = candidates.scores
         allowed = (scores > test.score_cut) & candidates.proposals.valid[..., None]
-        if use_iou:
-            if candidates.iou is None:
-                raise UserError("The detector has no IoU branch.", "Build it with iou_branch=True.")
+        if test.use_iou and candidates.iou is not None:
             scores = (scores * candidates.iou[..., None]).sqrt()
         found = select(
             candidates.boxes,
@@ -326,7 +322,6 @@ class Detector(nn.Module):
         sizes: Tensor,
         extra: PaddedBoxes | None = None,
         *,
-        use_iou: bool = False,
         exact: bool = False,
     ) -> Detections:
         """Detections of a batch, in pixels of the canvas.
@@ -334,9 +329,7 @@ class Detector(nn.Module):
         `exact` waits for the device where a fixed size or number of rounds does not suffice;
         otherwise the detections' flag `exact` tells of it.
         """
-        return self.choose(
-            self.infer(images, sizes, extra, exact=exact), use_iou=use_iou, exact=exact
-        )
+        return self.choose(self.infer(images, sizes, extra, exact=exact), exact=exact)
 
     @torch.no_grad()
     def predict(self, images: Sequence[Tensor]) -> list[dict[str, Tensor]]:

@@ -88,6 +88,7 @@ class TestSettings:
     nms: float = 0.5
     detections: int = 100
     candidates: int = 1024  # (proposal, class) pairs that enter NMS; see postprocess.select
+    use_iou: bool = False  # where there is an IoU branch: rank by Eq. 7, sqrt(s iou)
     min_size: int = 800
     max_size: int = 1333
     divisible: int = 32

@@ -174,6 +174,7 @@ def configured(settings: DetectorSettings, config: Config) -> DetectorSettings:
         score_cut=own.score_cut,
         nms=own.nms,
         detections=own.detections,
+        use_iou=own.rank_by_iou,
         min_size=config.views.test,
         max_size=config.views.long,
     )

@@ -60,8 +60,8 @@ def run(out: Path, seed: int) -> None:
     show.out.rule("[bold]What to look at[/]", align="left")
     for name, what in (
         ("train.png", "training scenes; novel digits (orange) were hidden"),
-        ("mine/1-three.png", "what was mined: the best and the worst boxes of a digit"),
-        ("detections.png", f"test scenes with what the detector finds, scores above {SURE}"),
+        ("mine/1-three.png", "mined boxes, the best and the worst"),
+        ("detections.png", f"test scenes, boxes that score above {SURE}"),
         ("results.json", "all figures"),
     ):
         show.out.print(f"{show.plain(out / name)}  {what}")

@@ -89,6 +89,7 @@ def test_the_training_images_are_mined_as_ever(
     assert scans == ["scan"]
 
 
+@pytest.mark.slow
 def test_what_is_found_belongs_to_its_folder(
     data: Path, photos: Path, copied: Path, scans: list[str], tmp_path: Path
 ) -> None:
@@ -189,11 +190,13 @@ def test_re_training_learns_from_them(data: Path, photos: Path, copied: Path) ->
         trained(data, copied, **own)
 
 
+@pytest.mark.slow
 def test_an_oracle_has_no_use_for_them(data: Path, photos: Path, copied: Path) -> None:
     without = trained(data, copied, first="mine", online__oracle="true")
     assert without == trained(data, copied, first="mine", online__oracle="true", mine__extra=photos)
 
 
+@pytest.mark.slow
 def test_a_teacher_is_not_measured_by_what_nobody_knows(
     data: Path, photos: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +216,7 @@ def test_a_teacher_is_not_measured_by_what_nobody_knows(
 # Given
 
 
+@pytest.mark.slow
 def test_a_given_pool_brings_them_along(
     data: Path, photos: Path, widely: Path, copied: Path, tmp_path: Path
 ) -> None:

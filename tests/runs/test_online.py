@@ -101,6 +101,7 @@ def test_the_same_pool_gives_the_same_bytes(data: Path, finished: Path, copied: 
     assert trained(data, copied, first="mine") == weights(finished)
 
 
+@pytest.mark.slow
 def test_an_edited_pool_is_honoured(data: Path, finished: Path, copied: Path) -> None:
     edit(copied, [])
     emptied = trained(data, copied)

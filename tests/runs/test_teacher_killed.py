@@ -89,6 +89,7 @@ def started_again(data: Path, out: Path, unbroken: Path, *moments: Moment) -> No
     assert not (out / "online" / "progress.pt").exists()
 
 
+@pytest.mark.slow
 def test_killed_with_student_and_teacher_apart(data: Path, copied: Path, unbroken: Path) -> None:
     started_again(data, copied, unbroken, ("progress.pt", 1, False))
 

@@ -203,7 +203,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], small.Hook]:
 
 
 def test_minutes_become_a_number(tmp_path: Path, clock: Callable[..., small.Hook]) -> None:
-    """Half a minute: settled after 5 s, at iteration 10 of 0.5 s each; 10 + 25 s * 2 are 60."""
+    """Half a minute: settled after 15 s, at iteration 30 of 0.5 s each; 30 + 15 s * 2 are 60."""
     budget = {"iterations": None, "minutes": 0.5}
     _, trained = run(tmp_path / "whole", clock(0.5), **budget)
     assert (trained.iterations, trained.seconds) == (60, 30.0)
@@ -215,7 +215,7 @@ def test_minutes_become_a_number(tmp_path: Path, clock: Callable[..., small.Hook
     assert rates[55] == pytest.approx(0.0005)  # eight ninths: at 53
 
     # the number is kept, however fast it goes on
-    for iteration, seconds in ((12, 5.0), (37, 0.01), (58, 0.5)):
+    for iteration, seconds in ((32, 5.0), (37, 0.01), (58, 0.5)):
         folder = tmp_path / str(iteration)
         with pytest.raises(small.StopError):
             run(folder, clock(0.5, iteration), **budget)
@@ -230,16 +230,16 @@ def test_the_number_is_kept_at_once(tmp_path: Path, clock: Callable[..., small.H
     """Not only when the next state is due."""
     budget = {"iterations": None, "minutes": 0.5, "save_seconds": 1000}
     with pytest.raises(small.StopError):
-        run(tmp_path, clock(0.5, 11), **budget)
+        run(tmp_path, clock(0.5, 31), **budget)
     state = states.read(tmp_path)
     assert state is not None
-    assert (state["step"], state["total"]) == (10, 60)
+    assert (state["step"], state["total"]) == (30, 60)
 
 
 def test_stopped_before_the_number_is_known(
     tmp_path: Path, clock: Callable[..., small.Hook]
 ) -> None:
-    """The seconds already spent count: 5 iterations took 2.5 s, 5 more take 10 s; 17.5 s are left
+    """The seconds already spent count: 5 iterations took 2.5 s, 10 more take 20 s; 7.5 s are left
     for one in every 2 s.
     """
     budget = {"iterations": None, "minutes": 0.5}

@@ -46,8 +46,8 @@ def test_the_rate_only_falls_after_the_warm_up(total: int, warm_up: int, step: i
     [
         (10, 59.9, False),  # a tenth of the budget
         (10, 60, True),
-        (0.5, 4.9, False),  # at least five seconds
-        (0.5, 5, True),
+        (2, 19.9, False),  # at least twenty seconds
+        (2, 20, True),
         (0.1, 2.9, False),  # but no more than half of the budget
         (0.1, 3, True),
     ],

@@ -9,7 +9,7 @@ from statistics import median
 # A budget in minutes becomes a number of iterations at this share of it, or after this many
 # seconds, whichever is later: kernels are chosen and graphs recorded by then.
 SETTLE_SHARE = 0.1
-SETTLE_SECONDS = 5.0
+SETTLE_SECONDS = 20.0
 
 
 def rate_at(

@@ -19,13 +19,12 @@ from torch import Tensor
 from mini_fsod import checkpoint
 from mini_fsod.config import Config, resolve
 from mini_fsod.data.dataset import Dataset
-from mini_fsod.data.split import arranged, is_of
+from mini_fsod.data.split import arranged, is_of, with_base_boxes
 from mini_fsod.errors import UserError
 from mini_fsod.feed.batches import Schedule
 from mini_fsod.runs import stages, tune
 from mini_fsod.runs.base import new_detector
 from mini_fsod.runs.material import Material, inputs_from
-from mini_fsod.runs.transfer import with_base_boxes
 from mini_fsod.tfa import cached
 from mini_fsod.train import log
 from mini_fsod.train.distributed import Team

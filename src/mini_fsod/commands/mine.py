@@ -35,7 +35,7 @@ def run(place: Path, sets: Sequence[str], extra: Path | None = None) -> None:
                 f"--set {text}: only keys of mining can be changed here, such as mine.alpha.",
                 f"mini run {source} -o {place} --set {text} --from the stage it concerns.",
             )
-    more = [] if extra is None else [f"mine.extra={extra}"]
+    more = [] if extra is None else [f"mine.extra={json.dumps(str(extra))}"]
     config = resolve(str(source), [*sets, *more])
     _look_before(config, place)
     put_aside(place)

@@ -53,6 +53,15 @@ class Boxes:
         """The boxes at these indices, or where this mask is true."""
         return Boxes(**{name: getattr(self, name)[index] for name in self.__slots__})
 
+    def joined(self, others: Boxes) -> Boxes:
+        """These boxes and others of the same images; within an image the others come behind."""
+        columns = {
+            name: np.concatenate([getattr(self, name), getattr(others, name)])
+            for name in self.__slots__
+        }
+        both = Boxes(**columns)
+        return both.take(np.argsort(both.image, kind="stable"))
+
     @classmethod
     def of(cls, image: Sequence[int] | Ints, xywh: Any, label: Any, **columns: Any) -> Boxes:
         """Boxes from columns in any order of images; flags that are not given are false."""

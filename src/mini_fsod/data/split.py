@@ -59,3 +59,18 @@ def hidden(data: Dataset, labels: LabelMap) -> dict[str, tuple[int, int]]:
         own = data.boxes.image[is_of(data, (name,))]
         counts[name] = (len(own), int(with_base[own].sum()))
     return counts
+
+
+def with_base_boxes(shots: Dataset, everything: Dataset, labels: LabelMap) -> Dataset:
+    """The shots of novel classes, and every base box of their pictures; classes as in `labels`.
+
+    A picture of the balanced set shows more than its shots, and what a detector has learnt to find
+    there would be taught as background. Of pictures that are not in `everything` the shots stay.
+    """
+    place = {file: i for i, file in enumerate(shots.files)}
+    base = everything.boxes.take(is_of(everything, labels.base))
+    image = np.array([place.get(file, -1) for file in everything.files], dtype=np.int64)[base.image]
+    base = replace(base, image=image).take(image >= 0)
+    elsewhere = ~np.isin(shots.files, everything.files)[shots.boxes.image]
+    own = shots.boxes.take(is_of(shots, labels.novel) | elsewhere)
+    return shots.with_boxes(own.joined(base))

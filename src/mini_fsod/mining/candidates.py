@@ -281,10 +281,9 @@ def candidates(
     kept = order[greedy_nms(found.xywh[order], group[order], nms_iou, most)]
     found, rows = found.take(kept), rows[kept]
     order = _best_first(found, found.image)
-    order = order[
-        np.arange(len(order)) - np.searchsorted(found.image[order], found.image[order]) < most
-    ]
     found, rows = found.take(order), rows[order]
+    place = np.arange(len(found)) - np.searchsorted(found.image, found.image)
+    found, rows = found.take(place < most), rows[place < most]
     if on_base is not None:
         off = ~_lies_on(found, on_base)
         found, rows = found.take(off), rows[off]

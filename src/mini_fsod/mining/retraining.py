@@ -98,7 +98,7 @@ def with_shots(learnt: Learnt, shots: Dataset, labels: LabelMap) -> Learnt:
         files=(*data.files, *(shots.files[i] for i in new)),
         sources=(*data.sources, *(shots.sources[i] for i in new)),
         sizes=np.concatenate([data.sizes, shots.sizes[new]]),
-        boxes=_joined(data.boxes, own),
+        boxes=data.boxes.joined(own),
         short_ids=(),
         subsets={},
     )
@@ -131,16 +131,10 @@ def with_extra(learnt: Learnt, extra: Extra, labels: LabelMap) -> Learnt:
     )
     return Learnt(
         joined,
-        _joined(learnt.mined, replace(new.boxes, image=new.boxes.image + first)),
+        learnt.mined.joined(replace(new.boxes, image=new.boxes.image + first)),
         np.concatenate([learnt.scores, extra.pool.score]),
-        _joined(learnt.ignored, replace(unsure, image=unsure.image + first)),
+        learnt.ignored.joined(replace(unsure, image=unsure.image + first)),
     )
-
-
-def _joined(a: Boxes, b: Boxes) -> Boxes:
-    columns = {name: np.concatenate([getattr(a, name), getattr(b, name)]) for name in a.__slots__}
-    both = Boxes(**columns)
-    return both.take(np.argsort(both.image, kind="stable"))
 
 
 def losses_with_mined(detector: Detector, weight: float, box_losses: bool) -> Losses:

@@ -94,7 +94,7 @@ def _student(run: Run) -> tuple[Detector, str | float | None]:
     else:
         _, saved = load_stage(run, "transfer", config.transfer.checkpoint, labels.classes)
         settings = replace(saved.detector.settings, iou_branch=own.iou_branch)
-        detector = Detector(settings)  # of which only predictors learnt
+        detector = Detector(settings)  # a new one: in TFA's all but the predictors is frozen
         detector.load_state_dict(saved.detector.state_dict(), strict=False)
     return onto(detector, run.device), saved.about.get("weights")
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import numpy as np
 
 from mini_fsod import show
-from mini_fsod.data.dataset import Boxes, Dataset
-from mini_fsod.data.split import arranged, is_of
+from mini_fsod.data.dataset import Dataset
+from mini_fsod.data.split import arranged, with_base_boxes
 from mini_fsod.detector.model import Detector
 from mini_fsod.feed.batches import Schedule
 from mini_fsod.keys import Transfer, Tune
-from mini_fsod.labels import LabelMap
-from mini_fsod.mining.overlap import pairs_within
 from mini_fsod.runs.base import load_base, load_stage, onto, take
 from mini_fsod.runs.material import inputs_from
 from mini_fsod.runs.run import Run
@@ -72,20 +69,3 @@ def over_views(
         losses, inputs = losses_of(detector), inputs_from(batches, device)
     feed = run.material.feed(data, schedule, inputs, run.team, own.accumulate)
     run.train(stage, detector, run.material.labels, losses, feed, own, weights, begun)
-
-
-def with_base_boxes(shots: Dataset, everything: Dataset, labels: LabelMap) -> Dataset:
-    """The shots of novel classes, and every base box of their pictures.
-
-    A picture of the balanced set shows more than its shots, and what the detector has learnt to
-    find there would be taught as background. Of pictures that lie elsewhere the shots are kept.
-    """
-    place = {file: i for i, file in enumerate(everything.files)}
-    known = np.array([place.get(file, -1) for file in shots.files], dtype=np.int64)
-    base = everything.boxes.take(is_of(everything, labels.base))
-    image, box = pairs_within(known, base.image)
-    elsewhere = (known < 0)[shots.boxes.image]
-    own = shots.boxes.take(is_of(shots, labels.novel) | elsewhere)
-    both = (own, replace(base.take(box), image=image))
-    columns = {n: np.concatenate([getattr(part, n) for part in both]) for n in Boxes.__slots__}
-    return shots.with_boxes(Boxes.of(**columns))

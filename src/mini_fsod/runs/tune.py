@@ -6,10 +6,10 @@ import time
 
 import numpy as np
 
-from mini_fsod.data.split import arranged, is_of
+from mini_fsod.data.split import arranged, is_of, with_base_boxes
 from mini_fsod.runs.base import load_stage, onto
 from mini_fsod.runs.run import Run
-from mini_fsod.runs.transfer import over_views, with_base_boxes
+from mini_fsod.runs.transfer import over_views
 
 
 def tune(run: Run) -> None:

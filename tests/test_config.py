@@ -253,6 +253,7 @@ CHANGES = {
     "strong": ("false", ""),
     "online.shots": ("true", ""),
     "ignore_candidates": ("true", ""),
+    "ignore_above": ("0.3", ""),
     "mined_boxes": ("false", ""),
     "checkpoint": ("x", ""),
 }

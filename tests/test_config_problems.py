@@ -70,6 +70,10 @@ def problems(source: str, *sets: str) -> list[str]:
         ("device=gpu", 'must be auto, cpu, cuda or cuda:1, not "gpu". Did you mean "cpu"?'),
         ("seed=-1", "must be at least 0, not -1"),
         ("seed=" + "9" * 5000, f'must be a smaller number, not "{"9" * 56}...'),
+        (
+            "online.ignore_above=0.7",
+            "must be below online.delta, above which boxes are taught, not 0.7",
+        ),
         ("base.itertions=5", 'no such key. Did you mean "base.iterations"?'),
         ("iterations=5", 'no such key. Did you mean "base.iterations"?'),
         ("bass.iterations=5", 'no such key. Did you mean "base.iterations"?'),

@@ -309,6 +309,7 @@ class Online(Training):
     strong: bool = True  # strong views
     shots: bool = False  # the K shots are targets too
     ignore_candidates: bool = False  # no background loss on candidates that were not chosen
+    ignore_above: Share | None = None  # nor on what the teacher finds with such a score or a better
     mined_weight: Annotated[Float, Field(ge=0)] = 1.0  # of the losses on mined boxes
     mined_boxes: bool = True  # box losses on mined boxes
 
@@ -317,6 +318,15 @@ class Online(Training):
     def _averaged(cls, value: bool, info: Info) -> bool:
         if value and "ema" in info.data and info.data["ema"] is None:
             raise ValueError("needs online.ema, the decay of the teacher's weights")
+        return value
+
+    @check("ignore_above")
+    @classmethod
+    def _middling(cls, value: float | None, info: Info) -> float | None:
+        if value is not None and value >= info.data.get("delta", 1):
+            raise ValueError(
+                f"must be below online.delta, above which boxes are taught, not {value:g}"
+            )
         return value
 
 

@@ -16,6 +16,7 @@ from mini_fsod.mining.mingling import (
     apart_from,
     found_by_teacher,
     mingle,
+    parted,
     same_object,
 )
 
@@ -186,6 +187,14 @@ def test_mined_boxes_on_drawn_ones_go() -> None:
     assert rows_of(apart_from(of, drawn, both)) == [(FAR_A, 3, 0.7)]
     assert rows_of(apart_from(of, drawn, ~both)) == rows_of(of)
     assert rows_of(apart_from(of, drawn[:, :0], both[:, :0])) == rows_of(of)
+
+
+def test_parted_by_delta() -> None:
+    whole = instances([(A, 2, 0.9), (B, 3, 0.7), (C, 2, 0.3)], width=4)
+    best, rest = parted(whole, 0.7)
+    assert best.valid.tolist() == [[True, True, False, False]]
+    assert rest.valid.tolist() == [[False, False, True, False]]  # padding is in neither
+    assert not parted(instances([], width=0), 0.7)[0].valid.numel()
 
 
 def test_the_same_object() -> None:

@@ -33,6 +33,7 @@ from runs import small
 CPU = torch.device("cpu")
 BASE, NOVEL = 2, 3
 CUT = 0.16  # scores of random weights lie around 1/6
+NEAR = 1e-3  # kernels for a batch and for one picture add in another order; seen: 1.4e-4
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +111,8 @@ def same(one: Raw, other: Raw) -> None:
     a, b = in_order(one), in_order(other)
     assert a.image.tolist() == b.image.tolist()
     assert a.label.tolist() == b.label.tolist()
-    np.testing.assert_allclose(a.score, b.score, rtol=1e-5)
-    np.testing.assert_allclose(a.xywh, b.xywh, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(a.score, b.score, rtol=NEAR)
+    np.testing.assert_allclose(a.xywh, b.xywh, rtol=NEAR, atol=0.01)
     for centre in (False, True):
         cosines = [r.dots.cosine(r.proposal, r.label, 1.0, centre) for r in (a, b)]
         np.testing.assert_allclose(*cosines, rtol=1e-4, atol=1e-6)
@@ -177,8 +178,8 @@ def test_a_scan_is_the_loop_over_everything(
     image, label, score, xywh, similar, centred = zip(*rows, strict=True)
     assert raw.image.tolist() == list(image)
     assert raw.label.tolist() == list(label)
-    np.testing.assert_allclose(raw.score, score, rtol=1e-5)
-    np.testing.assert_allclose(raw.xywh, xywh, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(raw.score, score, rtol=NEAR)
+    np.testing.assert_allclose(raw.xywh, xywh, rtol=NEAR, atol=0.01)
     for expected, centre in ((similar, False), (centred, True)):
         found = raw.dots.cosine(raw.proposal, raw.label, 1.0, centre)
         np.testing.assert_allclose(found, np.maximum(expected, 0), rtol=1e-3, atol=1e-5)
@@ -268,7 +269,7 @@ def test_neither_batches_nor_waits_matter(
     assert len(raw) == len(other) > 0
     for name in ("image", "label"):
         assert getattr(raw, name).tolist() == getattr(other, name).tolist()
-    np.testing.assert_allclose(raw.score, other.score, rtol=1e-5)
+    np.testing.assert_allclose(raw.score, other.score, rtol=NEAR)
 
 
 def test_nothing_above_the_cut(

@@ -128,6 +128,22 @@ def test_base_boxes_are_shunned_by_option() -> None:
     assert stage.taught(replace(HOW, off_base=True), base, [])[0] == [(A, 0), (C, 3)]
 
 
+def test_middling_finds_are_ignored_by_option() -> None:
+    def regions(how: Teaching) -> tuple[Any, list[list[float]]]:
+        stage = Stage(FINDS)
+        told = stage.taught(how, TRUTH, POOL[:1])
+        of = stage.targets
+        assert of.ignore is not None
+        assert not (of.ignore & of.valid).any()
+        return told, of.boxes[0][of.ignore[0]].tolist()
+
+    plain, nowhere = regions(HOW)
+    told, there = regions(replace(HOW, ignore_above=0.6))  # what is exactly as good is meant too
+    assert (nowhere, there) == ([], [D])
+    assert told == plain  # targets and gauges know nothing of it
+    assert regions(replace(HOW, ignore_above=0.61))[1] == []
+
+
 def test_the_columns_of_the_targets() -> None:
     truth = Targets(*instances([(A, 1, 1.0)], width=2)[:2], torch.tensor([[True, False]]))
     mined = instances([(B, 2, 0.4), (C, 3, 0.3)])

@@ -56,6 +56,18 @@ def found_by_teacher(
     return Instances(found.boxes, labels, found.scores, found.valid)
 
 
+def parted(instances: Instances, delta: float) -> tuple[Instances, Instances]:
+    """Those of at least delta, and the others; each box is valid in one of the two at most.
+
+    NMS goes from the best box down, so the first part is what it would be without the second.
+    """
+    sure = instances.scores >= delta
+    return (
+        instances._replace(valid=instances.valid & sure),
+        instances._replace(valid=instances.valid & ~sure),
+    )
+
+
 def mingle(
     online: Instances, offline: Instances, nms_iou: float, by_class: bool
 ) -> tuple[Instances, Tensor]:

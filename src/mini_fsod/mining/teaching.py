@@ -20,6 +20,7 @@ from mini_fsod.mining.mingling import (
     apart_from,
     found_by_teacher,
     mingle,
+    parted,
     same_object,
 )
 from mini_fsod.train.step import Losses
@@ -31,6 +32,7 @@ class Teaching:
 
     labels: LabelMap
     delta: float = 0.7
+    ignore_above: float | None = None  # what it finds between this and delta is no background
     nms_iou: float = 0.5
     join_proposals: bool = True  # H joins the teacher's proposals
     join_instances: bool = True  # H joins its instances
@@ -75,9 +77,9 @@ def losses_with_teacher(student: Detector, teacher: Detector, how: Teaching) -> 
         with torch.no_grad():
             extra = PaddedBoxes(mined, mined_valid) if how.join_proposals else None
             seen = teacher.infer(weak, sizes, extra)  # Y of Eq. 6
-            found = found_by_teacher(
-                seen, first, how.delta, how.nms_iou, how.use_iou, how.instances
-            )
+            least = how.delta if how.ignore_above is None else how.ignore_above
+            whole = found_by_teacher(seen, first, least, how.nms_iou, how.use_iou, how.instances)
+            found, unsure = parted(whole, how.delta)
             drawn = valid if how.off_base else valid & ~of_base
             joined = pool._replace(valid=mined_valid & how.join_instances)
             online, offline = (apart_from(part, boxes, drawn) for part in (found, joined))
@@ -89,9 +91,12 @@ def losses_with_teacher(student: Detector, teacher: Detector, how: Teaching) -> 
                 true = Instances(hidden, hidden_labels, ones, hidden_valid)
                 told["right"] = same_object(taught, true).sum() / len(weak)
         once = torch.ones((), device=boxes.device, requires_grad=True)
-        targets = with_mined(
-            truth, taught, PaddedBoxes(ignored, ignored_valid), how.weight * once, how.box_losses
-        )
+        regions = PaddedBoxes(ignored, ignored_valid)
+        if how.ignore_above is not None:
+            regions = PaddedBoxes(
+                torch.cat([ignored, unsure.boxes], 1), torch.cat([ignored_valid, unsure.valid], 1)
+            )
+        targets = with_mined(truth, taught, regions, how.weight * once, how.box_losses)
         learnt = student.losses(strong, sizes, targets, draw)
         return learnt | told | {"mined_loss": carried(learnt, once)}
 

@@ -104,6 +104,7 @@ def _teaching(run: Run, truth_known: bool) -> Teaching:
     return Teaching(
         run.material.labels,
         delta=own.delta,
+        ignore_above=own.ignore_above,
         nms_iou=run.config.detector.nms,
         join_proposals=own.mingle.rpn,
         join_instances=own.mingle.rcnn,

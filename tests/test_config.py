@@ -254,6 +254,7 @@ CHANGES = {
     "online.shots": ("true", ""),
     "ignore_candidates": ("true", ""),
     "ignore_above": ("0.3", ""),
+    "expected": ("0.6", ""),
     "mined_boxes": ("false", ""),
     "checkpoint": ("x", ""),
 }

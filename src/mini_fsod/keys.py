@@ -267,6 +267,8 @@ class Mine(Section):
     threshold: Annotated[Literal["adaptive"] | float, BeforeValidator(_threshold)] = "adaptive"
     alpha: Float = 1.5  # Eq. 5
     most: Count = 300  # N of the paper: the most that are kept of a class, where it is adaptive
+    # more, as long as the mean detector score of the best of a class is this; where it is adaptive
+    expected: Share | None = None
     tau: Positive = 1.0  # Eq. 3
     # none; a file or a name of torchvision's or timm's
     discriminator: NameOrFile = "none"

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mini_fsod.mining.candidates import Candidates, candidates
-from mini_fsod.mining.thresholds import adaptive, chosen, pool, statistics
+from mini_fsod.mining.thresholds import adaptive, as_many, chosen, pool, statistics
 from mining.pairs import raws
 
 SCORES = st.lists(st.floats(0, 1, width=32), max_size=30).map(lambda v: np.array(v, dtype=float))
@@ -77,6 +77,28 @@ def test_delta_is_told_where_n_binds() -> None:
     assert bird.mean is not None
     assert bird.deviation is not None
     assert bird.delta == bird.mean + bird.deviation < 0.8
+
+
+def test_as_many_as_are_expected_right() -> None:
+    scores = np.array([0.1, 0.9, 0.5, 0.7])  # best first: 0.9, 0.7, 0.5, 0.1
+    sure = np.array([0.0, 0.8, 0.6, 0.4])  # means of the best: 0.8, 0.6, 0.6, 0.45
+    assert [as_many(scores, sure, e) for e in (0.9, 0.8, 0.6, 0.5, 0.45)] == [0, 1, 3, 3, 4]
+    assert as_many(np.zeros(0), np.zeros(0), 0.5) == 0
+
+
+def test_expected_ones_are_kept_beyond_n_and_below_delta() -> None:
+    found = found_of([0.9, 0.8, 0.7, 0.6, 0.1, 0.1])
+    plain, _ = pool(found, ["bird"], alpha=1.0, most=1)
+    more, table = pool(found, ["bird"], alpha=1.0, most=1, expected=0.75)
+    assert plain.tolist() == [True, False, False, False, False, False]
+    assert more.tolist() == [True, True, True, True, False, False]  # 3.0 / 4
+    assert (table["bird"].most, table["bird"].kept) == (4, 4)
+    assert table["bird"].delta == adaptive(found.score, 1.0)
+    # never fewer than the paper's rule keeps, and nothing to do with a fixed threshold
+    assert pool(found, ["bird"], alpha=1.0, most=1, expected=0.95)[0].tolist() == plain.tolist()
+    fixed = pool(found, ["bird"], 0.85, expected=0.5)
+    assert fixed[0].tolist() == plain.tolist()
+    assert fixed[1]["bird"].most is None
 
 
 @settings(max_examples=60, deadline=None)

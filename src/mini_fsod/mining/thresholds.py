@@ -68,16 +68,31 @@ def chosen(scores: Floats, delta: float | None, most: int | None = None) -> Bool
     return mask
 
 
+def as_many(scores: Floats, detector_scores: Floats, expected: float) -> int:
+    """How many of the best by scores (n,) have a mean detector score (n,) of at least `expected`.
+
+    Beyond the paper, whose N is the same for all classes. A detector reads its scores as
+    probabilities, so their mean is its guess of how many are right. 0 where n is 0, or where not
+    even the best one is so sure.
+    """
+    best = np.argsort(-scores, kind="stable")
+    mean = np.cumsum(detector_scores[best]) / np.arange(1, len(best) + 1)
+    enough = np.flatnonzero(mean >= expected)
+    return int(enough[-1]) + 1 if len(enough) else 0
+
+
 def pool(
     found: Candidates,
     novel: Sequence[str],
     threshold: float | None = None,
     alpha: float = 1.5,
     most: int | None = 300,
+    expected: float | None = None,
 ) -> tuple[Bools, dict[str, Threshold]]:
     """(n,) which candidates are in the pool H, and what decided it for each class.
 
-    A fixed `threshold` is Eq. 1, and knows neither alpha nor `most` (the paper's N).
+    A fixed `threshold` is Eq. 1, and knows neither alpha nor `most` (the paper's N) nor `expected`,
+    which raises N and passes over delta where a class has more good candidates.
     """
     kept = np.zeros(len(found), dtype=np.bool_)
     table = {}
@@ -86,12 +101,17 @@ def pool(
         scores = found.score[own]
         fixed = threshold is not None
         delta = threshold if fixed else adaptive(scores, alpha)
-        mask = chosen(scores, delta, None if fixed else most)
+        limit = None if fixed else most
+        mask = chosen(scores, delta, limit)
+        if expected is not None and not fixed:
+            good = as_many(scores, found.score_detector[own], expected)
+            mask |= chosen(scores, -np.inf, good)
+            limit = None if limit is None else max(limit, good)
         kept[own[mask]] = True
         table[name] = Threshold(
             *statistics(scores),
             alpha=None if fixed else alpha,
-            most=None if fixed else most,
+            most=limit,
             delta=delta,
             candidates=len(own),
             kept=int(mask.sum()),

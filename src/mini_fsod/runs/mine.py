@@ -105,7 +105,7 @@ def choose(run: Run, raw: Raw, data: Dataset, place: Path, most: int) -> dict[st
             whiten=own.whiten,
             refine=own.refine,
         )
-        return found, *pool(found, labels.novel, fixed, own.alpha, most)
+        return found, *pool(found, labels.novel, fixed, own.alpha, most, own.expected)
 
     found, kept, table = chosen(raw)
     files.write_candidates(place / CANDIDATES, found, data, labels)

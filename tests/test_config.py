@@ -248,6 +248,7 @@ CHANGES = {
     "online.mingle.rpn": ("false", "online"),
     "online.mingle.rcnn": ("false", "online"),
     "online.mingle.nms": ("agnostic", "online"),
+    "online.mingle.keep_pool": ("true", "online"),
     "tune.data": ("novel", ""),
     "transfer.data": ("known", ""),
     "strong": ("false", ""),
@@ -255,7 +256,7 @@ CHANGES = {
     "ignore_candidates": ("true", ""),
     "ignore_above": ("0.3", ""),
     "expected": ("0.6", ""),
-    "mined_boxes": ("false", ""),
+    "mined_boxes": ("pool", ""),
     "checkpoint": ("x", ""),
 }
 

@@ -293,6 +293,7 @@ class Mingle(Section):
     rpn: bool = True  # its proposals
     rcnn: bool = True  # its instances
     nms: Literal["class", "agnostic"] = "class"  # agnostic: a better box of another class replaces
+    keep_pool: bool = False  # the pool's box stays, however sure the teacher is of its own
 
 
 class Online(Training):
@@ -313,7 +314,9 @@ class Online(Training):
     ignore_candidates: bool = False  # no background loss on candidates that were not chosen
     ignore_above: Share | None = None  # nor on what the teacher finds with such a score or a better
     mined_weight: Annotated[Float, Field(ge=0)] = 1.0  # of the losses on mined boxes
-    mined_boxes: bool = True  # box losses on mined boxes
+    # box losses on all mined boxes, on the pool's alone, or on none: a teacher that learns where
+    # objects end from its own boxes drifts
+    mined_boxes: Literal["all", "pool", "none"] = "all"
 
     @check("teacher")
     @classmethod

@@ -167,6 +167,18 @@ def test_another_class_at_the_same_place() -> None:
     assert mingled(online, offline, by_class=False) == [((NEAR_A, 3, 0.9), True)]
 
 
+def test_the_pool_comes_first_by_option() -> None:
+    online, offline = instances([(NEAR_A, 2, 0.9), (C, 3, 0.8)]), instances([(A, 2, 0.1)])
+    kept, by_teacher = mingle(online, offline, 0.5, by_class=True, keep_pool=True)
+    rows = list(zip(kept.boxes[0].tolist(), kept.scores[0].tolist(), strict=True))
+    there = [row for row, valid in zip(rows, kept.valid[0].tolist(), strict=True) if valid]
+    assert there == [(A, pytest.approx(0.1)), (C, pytest.approx(0.8))]
+    assert by_teacher.sum() == 1
+    # with another class at the same place both stay
+    online = instances([(NEAR_A, 3, 0.9)])
+    assert mingle(online, offline, 0.5, by_class=True, keep_pool=True)[0].valid.sum() == 2
+
+
 def test_images_do_not_touch_each_other() -> None:
     online = instances([(A, 2, 0.9)], [])
     offline = instances([], [(NEAR_A, 2, 0.5)])

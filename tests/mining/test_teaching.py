@@ -107,6 +107,12 @@ def test_a_better_class_replaces_by_option() -> None:
     assert stage.taught(agnostic, [], POOL)[0] == [(NEAR_A, 3), (D, 2)]
 
 
+def test_the_pools_box_stays_by_option() -> None:
+    told = Stage(FINDS).taught(replace(HOW, keep_pool=True, box_losses="pool"), TRUTH, POOL)
+    assert told[0] == [(B, 0), (A, 2), (D, 2), (C, 3)]  # A, not the surer NEAR_A
+    assert told[1]["mined_loss"] == 3 + 2  # C has no box loss
+
+
 def test_what_lies_on_a_shot_is_known() -> None:
     """Of any class; and it suppresses nothing: the pool's C stays."""
     finds = sure((NEAR_A, 3, 0.9), (HALF_A, 2, 0.8), (B, 3, 0.9), ([42.0, 0.0, 52.0, 10.0], 3, 0.8))
@@ -148,17 +154,19 @@ def test_the_columns_of_the_targets() -> None:
     truth = Targets(*instances([(A, 1, 1.0)], width=2)[:2], torch.tensor([[True, False]]))
     mined = instances([(B, 2, 0.4), (C, 3, 0.3)])
     region = PaddedBoxes(torch.tensor([[D, D]]), torch.tensor([[True, False]]))
-    to = with_mined(truth, mined, region, torch.tensor(2.0), True)
+    both = torch.tensor([[True, True]])
+    to = with_mined(truth, mined, region, torch.tensor(2.0), both)
     assert to.boxes[0].tolist() == [A, [0.0] * 4, B, C, D, D]
     assert to.labels.tolist() == [[1, 0, 2, 3, 0, 0]]
     assert to.valid.tolist() == [[True, False, True, True, False, False]]
     assert to.ignore.tolist() == [[False] * 4 + [True, False]]
     assert to.weights.tolist() == [[1, 1, 2, 2, 1, 1]]
     assert to.box_weights.tolist() == [[1] * 6]
-    to = with_mined(truth, mined, region, torch.tensor(1.0), False)
-    assert to.box_weights.tolist() == [[1, 1, 0, 0, 1, 1]]
+    to = with_mined(truth, mined, region, torch.tensor(1.0), torch.tensor([[False, True]]))
+    assert to.box_weights.tolist() == [[1, 1, 0, 1, 1, 1]]
     empty = Instances(*(t[:, :0] for t in mined))
-    to = with_mined(truth, empty, PaddedBoxes(*(t[:, :0] for t in region)), torch.ones(()), True)
+    nowhere = PaddedBoxes(*(t[:, :0] for t in region))
+    to = with_mined(truth, empty, nowhere, torch.ones(()), both[:, :0])
     assert to.boxes[0].tolist() == [A, [0.0] * 4]
 
 
@@ -204,10 +212,11 @@ def test_the_same_box_in_both_is_the_teachers() -> None:
 def test_the_loss_that_mined_boxes_carry() -> None:
     stage = Stage(FINDS)
     for weight, boxes, wanted in (
-        (1.0, True, 6),
-        (4.0, True, 24),
-        (4.0, False, 12),
-        (0.0, True, 0),
+        (1.0, "all", 6),
+        (4.0, "all", 24),
+        (4.0, "none", 12),
+        (4.0, "pool", 16),  # two of the three are the teacher's
+        (0.0, "all", 0),
     ):
         how = replace(HOW, weight=weight, box_losses=boxes)
         assert stage.taught(how, TRUTH, POOL)[1]["mined_loss"] == wanted

@@ -69,19 +69,22 @@ def parted(instances: Instances, delta: float) -> tuple[Instances, Instances]:
 
 
 def mingle(
-    online: Instances, offline: Instances, nms_iou: float, by_class: bool
+    online: Instances, offline: Instances, nms_iou: float, by_class: bool, keep_pool: bool = False
 ) -> tuple[Instances, Tensor]:
     """I' = NMS([I, H]) of Eq. 6: the mined instances that the student learns from, best first.
 
     The second result (B, M) bool: which of them are the teacher's; the other valid ones are the
     pool's. Of equal scores the teacher's box comes first, so that the same box in I and H is I's.
-    `by_class` false: a better box of another class replaces a mined one too. Either part may be
-    empty; all of H may be replaced, and all of I.
+    `by_class` false: a better box of another class replaces a mined one too. `keep_pool`: all of H
+    comes before all of I. Either part may be empty; all of H may be replaced, and all of I.
     """
     boxes, labels, scores, valid = (
         torch.cat(pair, dim=1) for pair in zip(online, offline, strict=True)
     )
-    order = torch.where(valid, scores, -1.0).argsort(dim=1, descending=True, stable=True)
+    rank = scores
+    if keep_pool:  # scores are at most 1
+        rank = torch.cat([online.scores, 1 + offline.scores], dim=1)
+    order = torch.where(valid, rank, -1.0).argsort(dim=1, descending=True, stable=True)
     boxes = gather_rows(boxes, order)
     labels, scores, valid = (t.gather(1, order) for t in (labels, scores, valid))
     kept, _ = nms(boxes, valid, nms_iou, labels if by_class else None)

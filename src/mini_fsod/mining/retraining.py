@@ -163,7 +163,7 @@ def losses_with_mined(detector: Detector, weight: float, box_losses: bool) -> Lo
             Instances(mined, mined_labels, sure, mined_valid),
             PaddedBoxes(ignored, ignored_valid),
             torch.full((), weight, device=boxes.device),
-            box_losses,
+            mined_valid & box_losses,
         )
         return detector.losses(images, sizes, targets, draw)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -39,7 +40,8 @@ class Teaching:
     by_class: bool = True
     use_iou: bool = True
     weight: float = 1.0  # of losses on mined boxes
-    box_losses: bool = True
+    box_losses: Literal["all", "pool", "none"] = "all"  # on which mined boxes
+    keep_pool: bool = False  # the teacher replaces none of the pool
     off_base: bool = False  # no mined boxes on base boxes
     instances: int = 32  # the most the teacher may find in an image
     truth_known: bool = False  # hidden boxes tell the gauges how many mined ones are right
@@ -83,7 +85,7 @@ def losses_with_teacher(student: Detector, teacher: Detector, how: Teaching) -> 
             drawn = valid if how.off_base else valid & ~of_base
             joined = pool._replace(valid=mined_valid & how.join_instances)
             online, offline = (apart_from(part, boxes, drawn) for part in (found, joined))
-            taught, by_teacher = mingle(online, offline, how.nms_iou, how.by_class)
+            taught, by_teacher = mingle(online, offline, how.nms_iou, how.by_class, how.keep_pool)
             told = gauges(found, pool, taught, by_teacher, of_base, how.labels)
             told["confidence"] = confidence(seen)
             if how.truth_known:
@@ -96,7 +98,8 @@ def losses_with_teacher(student: Detector, teacher: Detector, how: Teaching) -> 
             regions = PaddedBoxes(
                 torch.cat([ignored, unsure.boxes], 1), torch.cat([ignored_valid, unsure.valid], 1)
             )
-        targets = with_mined(truth, taught, regions, how.weight * once, how.box_losses)
+        placed = {"all": taught.valid, "pool": ~by_teacher, "none": ~taught.valid}[how.box_losses]
+        targets = with_mined(truth, taught, regions, how.weight * once, placed)
         learnt = student.losses(strong, sizes, targets, draw)
         return learnt | told | {"mined_loss": carried(learnt, once)}
 
@@ -104,12 +107,12 @@ def losses_with_teacher(student: Detector, teacher: Detector, how: Teaching) -> 
 
 
 def with_mined(
-    truth: Targets, mined: Instances, ignored: PaddedBoxes, weight: Tensor, box_losses: bool
+    truth: Targets, mined: Instances, ignored: PaddedBoxes, weight: Tensor, placed: Tensor
 ) -> Targets:
     """Ground truth, mined boxes, and regions to ignore, as one set.
 
-    `weight` () multiplies all losses of samples on mined boxes, `box_losses` says whether they have
-    box losses. Any part may be empty.
+    `weight` () multiplies all losses of samples on mined boxes; those that are `placed` (B, M) well
+    enough have box losses. Any part may be empty.
     """
     known, some = torch.ones_like(truth.boxes[..., 0]), torch.ones_like(mined.boxes[..., 0])
     rest = torch.ones_like(ignored.boxes[..., 0])
@@ -121,7 +124,7 @@ def with_mined(
         torch.cat([truth.valid, mined.valid, none], 1),
         torch.cat([no_region, ignored.valid], 1),
         torch.cat([known, weight * some, rest], 1),
-        torch.cat([known, float(box_losses) * some, rest], 1),
+        torch.cat([known, placed.float(), rest], 1),
     )
 
 

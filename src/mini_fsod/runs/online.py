@@ -69,7 +69,7 @@ def online(run: Run) -> None:
         watch = _watch(run, learnt, how)
         inputs = _both_views(batches, seed, run.device)
     else:
-        losses = losses_with_mined(student, own.mined_weight, own.mined_boxes)
+        losses = losses_with_mined(student, own.mined_weight, own.mined_boxes != "none")
         inputs = _one_view(batches, seed, run.device)
     feed = run.material.feed(
         learnt.data, schedule, inputs, run.team, own.accumulate, (learnt.mined, learnt.ignored)
@@ -112,6 +112,7 @@ def _teaching(run: Run, truth_known: bool) -> Teaching:
         use_iou=own.iou_branch,
         weight=own.mined_weight,
         box_losses=own.mined_boxes,
+        keep_pool=own.mingle.keep_pool,
         off_base=run.config.mine.drop_on_base,
         truth_known=truth_known,
     )

@@ -344,13 +344,16 @@ class Tune(Training):
     decay: Numbers = (0.9,)
     # novel: without the shots of base classes; known: with all base boxes of the shots' pictures
     data: Literal["balanced", "novel", "known"] = "balanced"
+    boxes: Literal["learnt", "fixed"] = "learnt"  # box rows of new classes
     short: Counts | None = None  # short sides instead of views.short
     cached: bool = True  # what is frozen is computed once for each view
 
 
 class Transfer(Training):
     checkpoint: Place | None = None  # a finished few-shot detector instead of training one
-    mean_boxes: bool = False  # box rows of new classes begin as the mean of the base classes'
+    # box rows of new classes begin as random ones (TFA), or as the mean of the base classes', and
+    # fixed ones stay so: one shot teaches more about itself than about where objects end
+    boxes: Literal["new", "mean", "fixed"] = "new"
     data: Literal["balanced", "known"] = "balanced"  # known: all base boxes of the shots' pictures
     iterations: Count | None = 4_000
     rate: Positive = 0.001  # learning rate

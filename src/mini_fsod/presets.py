@@ -101,7 +101,7 @@ DEMO: Keys = {
     "transfer.iterations": 1_000,
     "transfer.batch": 8,
     "transfer.data": "known",
-    "transfer.mean_boxes": True,
+    "transfer.boxes": "mean",
     "mine.drop_on_base": True,
     # from nothing again would take as long as the base training
     "online.start": "transfer",

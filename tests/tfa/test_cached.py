@@ -106,6 +106,24 @@ def test_kept_features_give_the_same_curve_and_predictor(
         torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-6, msg=name)
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+def test_boxes_of_new_classes_may_stay_as_they_are(material: Material, keeps: bool) -> None:
+    batches, sizes = material.batches(images_of(material))
+    schedule = Schedule(sizes, 4, (64,), 96, seed=5, flip=True)
+    detector, known = few_shot(material), len(material.labels.base)
+    before = detector.predictor.boxes.weight.detach().clone()
+    if keeps:
+        views = cached.look_once(detector, batches, schedule, CPU, bf16=False)
+        losses = cached.losses_over(detector, views, known)
+        inputs = cached.rows_from(schedule, CPU)
+    else:
+        losses, inputs = losses_of(detector, known), inputs_from(batches, CPU)
+    curve(detector, losses, material, schedule, inputs, 1)
+    after = detector.predictor.boxes.weight
+    torch.testing.assert_close(after[4 * known :], before[4 * known :], rtol=1e-3, atol=0)  # decay
+    assert (after[: 4 * known] - before[: 4 * known]).abs().max() > 1e-3
+
+
 @pytest.mark.parametrize("flip", [True, False])
 @pytest.mark.parametrize("shorts", [(64,), (48, 64)])
 def test_views_are_numbered_without_gaps_as_plans_name_them(

@@ -29,6 +29,11 @@ class Targets(NamedTuple):
     box_weights: Tensor | None = None  # (B, G): a further factor of their box losses
 
 
+def placed(labels: Tensor, classes: int | None) -> Tensor | None:
+    """`Targets.box_weights` (B, G) by which only the first `classes` have box losses; None: all."""
+    return None if classes is None else (labels < classes).float()
+
+
 def pad_targets(boxes: Sequence[Tensor], labels: Sequence[Tensor], width: int = 0) -> Targets:
     """Targets of images with different numbers of boxes: lists of (n, 4) and (n,).
 

@@ -30,7 +30,9 @@ def fine_tune(run: Run) -> None:
         take(run, "transfer", *given, begun)
         return
     _, saved = load_base(run)
-    detector = transfer(onto(saved.detector, run.device), labels, run.config.seed, own.mean_boxes)
+    detector = transfer(
+        onto(saved.detector, run.device), labels, run.config.seed, own.boxes != "new"
+    )
     weights = saved.about.get("weights")  # what is frozen comes from there
     data = run.material.shots
     if own.data == "known":
@@ -49,6 +51,7 @@ def over_views(
     begun: float,
 ) -> None:
     """Train what is not frozen of a detector, its predictors, over the views of a few pictures."""
+    box_classes = len(run.material.labels.base) if own.boxes == "fixed" else None
     views, device, bf16 = run.config.views, run.device, run.bf16(own)
     batches, sizes = run.material.batches(data)
     schedule = Schedule(
@@ -63,9 +66,9 @@ def over_views(
             show.note(f"{stage}: features are not kept, iterations take longer: {why}")
     if keeps:
         seen = cached.look_once(detector, batches, schedule, device, bf16)
-        losses = cached.losses_over(detector, seen)
+        losses = cached.losses_over(detector, seen, box_classes)
         inputs = cached.rows_from(schedule, device)
     else:
-        losses, inputs = losses_of(detector), inputs_from(batches, device)
+        losses, inputs = losses_of(detector, box_classes), inputs_from(batches, device)
     feed = run.material.feed(data, schedule, inputs, run.team, own.accumulate)
     run.train(stage, detector, run.material.labels, losses, feed, own, weights, begun)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from mini_fsod.detector.anchors import level_counts
-from mini_fsod.detector.batch import RoIOutputs, Targets
+from mini_fsod.detector.batch import RoIOutputs, Targets, placed
 from mini_fsod.detector.matching import Matches, draw_number
 from mini_fsod.detector.model import Detector
 from mini_fsod.feed.batches import Plan, Schedule
@@ -135,8 +135,11 @@ def _look(detector: Detector, batch: Batch) -> Views:
     )
 
 
-def losses_over(detector: Detector, views: Views) -> Losses:
-    """The R-CNN's losses as a function of rows (b,) of the views and the number to draw by."""
+def losses_over(detector: Detector, views: Views, box_classes: int | None = None) -> Losses:
+    """The R-CNN's losses as a function of rows (b,) of the views and the number to draw by.
+
+    `box_classes` as in `losses_of`.
+    """
 
     def losses(rows: Tensor, draw: Tensor) -> dict[str, Tensor]:
         regions, box, iou, positive, negative, truth, labels, valid, sizes = (
@@ -151,7 +154,8 @@ def losses_over(detector: Detector, views: Views) -> Losses:
         if detector.iou_branch is not None:
             overlap = detector.iou_branch.logits(views.iou_vectors[rows[:, None], samples.rows])
         outputs = RoIOutputs(logits.unflatten(0, shape), deltas.unflatten(0, shape), overlap)
-        return detector.roi_losses(outputs, drawn, Targets(truth, labels, valid), sizes)
+        targets = Targets(truth, labels, valid, box_weights=placed(labels, box_classes))
+        return detector.roi_losses(outputs, drawn, targets, sizes)
 
     return losses
 

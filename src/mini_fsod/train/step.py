@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mini_fsod.capture import Captured
-from mini_fsod.detector.batch import Targets
+from mini_fsod.detector.batch import Targets, placed
 from mini_fsod.detector.model import Detector
 from mini_fsod.feed.resident import Batch
 from mini_fsod.train.ema import Average
@@ -101,13 +101,17 @@ def inputs_of(batch: Batch, draw: Tensor) -> Inputs:
     return batch.images, batch.sizes, batch.boxes, batch.labels, batch.valid, draw
 
 
-def losses_of(detector: Detector) -> Losses:
-    """A detector's losses as a function of tensors alone, which can be recorded."""
+def losses_of(detector: Detector, box_classes: int | None = None) -> Losses:
+    """A detector's losses as a function of tensors alone, which can be recorded.
+
+    Box losses are of the first `box_classes` classes alone, where there is such a number.
+    """
 
     def losses(
         images: Tensor, sizes: Tensor, boxes: Tensor, labels: Tensor, valid: Tensor, draw: Tensor
     ) -> dict[str, Tensor]:
-        return detector.losses(images, sizes, Targets(boxes, labels, valid), draw)
+        targets = Targets(boxes, labels, valid, box_weights=placed(labels, box_classes))
+        return detector.losses(images, sizes, targets, draw)
 
     return losses
 

@@ -37,6 +37,7 @@ FINE = {
     "base": 2.0,
     "pool": 0.3,
     "agreed": 0.15,
+    "overlap": 0.12,
     "found": 0.25,
     "found_cow": 0.15,
     "found_bus": 0.1,
@@ -84,11 +85,14 @@ LOST_COW = {"found_cow": 0.0, "found": 0.1}
         ([(10, {"mined": 0.0, "right": 0.0})], {"nothing"}),
         ([(9, {"mined": 0.0, "right": 0.0}), (1, {})], set()),
         ([GOOD, (10, {"mined": 0.0, "right": 0.0})], {"nothing"}),
-        ([GOOD, (10, {"agreed": 0.07})], {"agreement"}),  # 0.23 after 0.5
-        ([GOOD, (10, {"agreed": 0.08})], set()),
-        ([GOOD, (4, {"agreed": 0.0})], set()),
-        ([(20, {"agreed": 0.05}), (10, {"agreed": 0.0})], set()),  # it never was worth much
+        ([GOOD, (10, {"agreed": 0.07, "overlap": 0.06})], {"agreement"}),  # 0.23 after 0.5
+        ([GOOD, (10, {"agreed": 0.08, "overlap": 0.07})], set()),
+        ([GOOD, (4, {"agreed": 0.0, "overlap": 0.0})], set()),
+        # it never was worth much
+        ([(20, {"agreed": 0.05, "overlap": 0.04}), (10, {"agreed": 0.0})], set()),
         ([GOOD, (10, {"agreed": 0.0, "pool": 0.01})], set()),  # 80 boxes are too few to say
+        ([GOOD, (10, {"overlap": 0.1})], {"placement"}),  # 0.67 after 0.8
+        ([GOOD, (10, {"overlap": 0.103})], set()),
         ([GOOD, (10, {"right": 0.12})], {"precision"}),  # 0.4 after 0.67
         ([GOOD, (10, {"right": 0.14})], set()),
         ([(62, {"found_bus": 0.0})], set()),  # 3,100 iterations have shown 992
@@ -167,7 +171,9 @@ def test_many_are_no_collapse_where_nobody_knows_better_and_there_is_room() -> N
 
 
 def test_shares() -> None:
-    assert shares(FINE) == pytest.approx({"agreement": 0.5, "precision": 2 / 3, "mined_share": 0.1})
+    assert shares(FINE) == pytest.approx(
+        {"agreement": 0.5, "placement": 0.8, "precision": 2 / 3, "mined_share": 0.1}
+    )
     nothing = dict.fromkeys(FINE, 0.0)
     assert shares(nothing) == {}
     assert "precision" not in shares({k: v for k, v in FINE.items() if k != "right"})

@@ -187,6 +187,7 @@ def test_gauges() -> None:
         "base": 1,
         "pool": 2,
         "agreed": 1,
+        "overlap": 0.6667,
         "found": 2,
         "found_cow": 1,
         "found_bus": 1,

@@ -28,8 +28,9 @@ from runs import small
 from runs.taught import config, lines, settings, weights
 
 GAUGES = {
-    *("mined", "online", "offline", "base", "pool", "agreed", "found", f"found_{small.NOVEL}"),
-    *("right", "confidence", "mined_loss", "precision", "agreement", "mined_share"),
+    *("mined", "online", "offline", "base", "pool", "agreed", "overlap", "found"),
+    f"found_{small.NOVEL}",
+    *("right", "confidence", "mined_loss", "precision", "agreement", "placement", "mined_share"),
 }
 
 

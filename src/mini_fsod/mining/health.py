@@ -26,6 +26,7 @@ MOST_OF_THE_LOSS = 0.5
 WORTH = 0.2  # an agreement or precision that can be lost
 AGREEMENT_LEFT = 0.5  # of the best there was
 PRECISION_LEFT = 2 / 3
+PLACEMENT_LEFT = 0.85  # boxes that agree overlap by half at least, and mostly by 0.8 to 0.9
 SEES, BLIND = 0.5, 0.05  # confidence
 FULL = 0.8  # of the instances that the teacher may find
 RIGHT = 0.5  # a precision at which many boxes are no harm
@@ -33,6 +34,7 @@ RIGHT = 0.5  # a precision at which many boxes are no harm
 # What shares are made of: a part, and the whole
 AGREEMENT = ("agreed", "pool")
 PRECISION = ("right", "mined")
+PLACEMENT = ("overlap", "agreed")
 
 
 class Look(NamedTuple):
@@ -68,11 +70,13 @@ def looks_of(lines: Sequence[Mapping[str, Any]]) -> list[Look]:
 
 def shares(means: Mapping[str, float]) -> dict[str, float]:
     """What the gauges amount to, where there is something to divide by: the teacher's `agreement`
-    with the pool, the `precision` of mined boxes, and their `mined_share` of the loss.
+    with the pool, and `placement`, the overlap of their boxes where they agree; the `precision` of
+    mined boxes, and their `mined_share` of the loss.
     """
     loss = sum(value for name, value in means.items() if is_loss(name))
     pairs = {
         "agreement": (means.get("agreed"), means["pool"]),
+        "placement": (means.get("overlap"), means.get("agreed")),
         "precision": (means.get("right"), means["mined"]),
         "mined_share": (means.get("mined_loss"), loss),
     }
@@ -107,6 +111,13 @@ def warnings(looks: Sequence[Look], normal: Normal) -> dict[str, str]:
     for name, pair, left, advice in (
         ("agreement", AGREEMENT, AGREEMENT_LEFT, "It forgets what was mined: lower online.rate."),
         ("precision", PRECISION, PRECISION_LEFT, "Errors feed on themselves: raise online.delta."),
+        (
+            "placement",
+            PLACEMENT,
+            PLACEMENT_LEFT,
+            "The teacher's boxes drift away from the pool's, because it learns where objects end "
+            "from itself: set online.mined_boxes to pool and online.mingle.keep_pool to true.",
+        ),
     ):
         now, best = now_and_best(looks, pair, normal)
         if best >= WORTH and now < left * best:

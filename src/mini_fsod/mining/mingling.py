@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mini_fsod.detector.batch import Candidates
@@ -99,10 +100,18 @@ def apart_from(instances: Instances, boxes: Tensor, valid: Tensor) -> Instances:
     return instances._replace(valid=instances.valid & ~on.any(-1))
 
 
+def best_overlap(of: Instances, among: Instances) -> Tensor:
+    """(B, M) the best IoU of each valid box with a valid one of its class among the others; 0 where
+    either has none.
+    """
+    same = (of.labels[:, :, None] == among.labels[:, None, :]) & among.valid[:, None, :]
+    known = same & of.valid[:, :, None]  # (B, M, G)
+    overlap = torch.where(known, pairwise_iou(of.boxes, among.boxes), 0.0)
+    return F.pad(overlap, (0, 1)).amax(-1)  # there may be none at all
+
+
 def same_object(of: Instances, among: Instances) -> Tensor:
     """(B, M) which valid boxes have a valid one of their class among the others, at an IoU of at
     least 0.5. False where either has none.
     """
-    same = pairwise_iou(of.boxes, among.boxes) >= SAME_OBJECT  # (B, M, G)
-    same = same & (of.labels[:, :, None] == among.labels[:, None, :])
-    return (same & among.valid[:, None, :]).any(-1) & of.valid
+    return best_overlap(of, among) >= SAME_OBJECT

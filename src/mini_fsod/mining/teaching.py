@@ -17,8 +17,10 @@ from mini_fsod.detector.batch import Candidates, PaddedBoxes, Targets
 from mini_fsod.detector.model import Detector
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.mingling import (
+    SAME_OBJECT,
     Instances,
     apart_from,
+    best_overlap,
     found_by_teacher,
     mingle,
     parted,
@@ -151,19 +153,23 @@ def gauges(
 
     `mined` boxes that are taught, of them `online` ones of the teacher's and `offline` ones that
     are left of the pool; `base` boxes; what the teacher `found`, and of each class, before it was
-    mingled; boxes of the `pool`, of them `agreed` ones that the teacher finds too.
+    mingled; boxes of the `pool`, of them `agreed` ones that the teacher finds too, and how much of
+    them its boxes `overlap` (IoU).
     """
     images = len(of_base)
     novel = torch.arange(len(labels.base), len(labels.classes), device=of_base.device)
     each = (found.labels[..., None] == novel) & found.valid[..., None]  # (B, M, classes)
     by_class = each.sum((0, 1)) / images
+    overlap = best_overlap(pool, found)
+    agreed = overlap >= SAME_OBJECT
     return {
         "mined": taught.valid.sum() / images,
         "online": by_teacher.sum() / images,
         "offline": (taught.valid & ~by_teacher).sum() / images,
         "base": of_base.sum() / images,
         "pool": pool.valid.sum() / images,
-        "agreed": same_object(pool, found).sum() / images,
+        "agreed": agreed.sum() / images,
+        "overlap": (overlap * agreed).sum() / images,
         "found": found.valid.sum() / images,
         **{f"found_{name}": n for name, n in zip(labels.novel, by_class.unbind(), strict=True)},
     }

@@ -18,7 +18,23 @@ VOC = [f"voc-split{s}-{k}shot" for s in (1, 2, 3) for k in (1, 2, 3, 5, 10)]
 
 
 def test_the_names() -> None:
-    assert list(PRESETS) == [*VOC, *(f"{name}-320" for name in VOC), "demo"]
+    suffixes = ("", "-320", "-plus", "-320-plus")
+    assert list(PRESETS) == [*(name + suffix for suffix in suffixes for name in VOC), "demo"]
+
+
+@pytest.mark.parametrize("suffix", ["", "-320"])
+def test_plus_changes_nothing_of_data_views_and_budgets(suffix: str) -> None:
+    plain, plus = (resolve(f"voc-split2-5shot{suffix}{end}") for end in ("", "-plus"))
+    assert plus.online.start == "transfer"
+    for section in ("data", "shots", "detector", "views", "base"):
+        assert getattr(plus, section) == getattr(plain, section)
+    for stage in ("transfer", "online", "tune"):
+        one, other = getattr(plain, stage), getattr(plus, stage)
+        assert (one.iterations, one.minutes, one.batch) == (
+            other.iterations,
+            other.minutes,
+            other.batch,
+        )
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -84,9 +100,11 @@ def test_the_table_names_all_of_them(capsys: pytest.CaptureFixture[str]) -> None
     command.run(as_json=False)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     shown = {words[0]: words[1:] for words in lines if len(words) > 5}
-    assert set(PRESETS) <= set(shown)
+    unfolded = {name.replace("{1,2,3}", n) for name in shown for n in "123"}
+    assert set(PRESETS) <= unfolded
+    assert len([name for name in shown if name.startswith("voc")]) == 20
     words = "resnet101 480 to 800 18,000 iterations 4,000 iterations data.root, weights"
-    assert shown["voc-split1-1shot"] == [*words.split(), "IMAGENET1K_V2"]
+    assert shown["voc-split{1,2,3}-1shot"] == [*words.split(), "IMAGENET1K_V2"]
 
 
 def test_json_holds_every_key(capsys: pytest.CaptureFixture[str]) -> None:

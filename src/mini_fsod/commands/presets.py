@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from itertools import groupby
 
 from rich.table import Table
@@ -11,6 +13,9 @@ from mini_fsod import show
 from mini_fsod.config import Config, resolve
 from mini_fsod.keys import Training
 from mini_fsod.presets import PRESETS
+
+Cells = tuple[str, ...]
+SPLIT = r"(?<=split)\d+"
 
 
 def run(as_json: bool) -> None:
@@ -28,8 +33,9 @@ def run(as_json: bool) -> None:
     for n, (_, names) in enumerate(groupby(PRESETS, lambda name: PRESETS[name].about)):
         if n:
             table.add_row()
-        for name in names:
-            table.add_row(name, *_cells(configs[name]))
+        rows = {name: _cells(configs[name]) for name in names}
+        for folded, cells in _folded(rows).items():
+            table.add_row(show.plain(folded), *cells)
     show.table(table)
     for about, names in groupby(PRESETS, lambda name: PRESETS[name].about):
         group = list(names)
@@ -37,7 +43,19 @@ def run(as_json: bool) -> None:
         show.out.print(f"\n[bold]{first}[/]\n{show.plain(about)}", soft_wrap=True)
 
 
-def _cells(config: Config) -> tuple[str, ...]:
+def _folded(rows: Mapping[str, Cells]) -> dict[str, Cells]:
+    """Presets that differ in the number of their split alone, as one row."""
+    splits: dict[tuple[str, Cells], list[str]] = {}
+    for name, cells in rows.items():
+        number = re.search(SPLIT, name)
+        splits.setdefault((re.sub(SPLIT, "", name), cells), []).append(number[0] if number else "")
+    return {
+        name.replace("split", f"split{{{','.join(of)}}}") if len(of) > 1 else name: cells
+        for (name, cells), of in splits.items()
+    }
+
+
+def _cells(config: Config) -> Cells:
     """Backbone, sizes, budgets, and what a person has to bring."""
     short, weights = config.views.short, config.detector.weights
     norm = ", GroupNorm" if config.detector.norm == "group" else ""

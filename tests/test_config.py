@@ -236,6 +236,7 @@ CHANGES = {
     "discriminator_stride_in_1x1": ("true", ""),
     "centre": ("true", ""),
     "whiten": ("true", ""),
+    "stretch": ("true", ""),
     "transfer.boxes": ("fixed", "transfer"),
     "tune.boxes": ("fixed", "tune"),
     "rank_by_iou": ("true", ""),

@@ -280,6 +280,8 @@ class Mine(Section):
     centre: bool = False  # features minus the mean feature of base boxes; of crops they always are
     whiten: bool = False  # features of crops in a space in which base classes are round
     refine: Whole = 0  # so many of the best crops of a class are its prototype, not the shots
+    # boxes of a class are stretched alike where that makes crops of them more like the shots
+    stretch: bool = False
     drop_on_base: bool = False  # no candidates that overlap base boxes
     detections: Place | None = None  # another tool's on the training images, instead of transfer's
     extra: Place | None = None  # a folder of pictures without annotations, mined too

@@ -24,6 +24,7 @@ def seen(candidates: object, **changes: object) -> Seen:
         np.array([0, 0, 1, 1]),
         np.asarray(columns["shots"], dtype=np.float64),
         np.array([0, 1, 1]),
+        np.ones((2, 3)),
     )
 
 

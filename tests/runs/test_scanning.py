@@ -16,7 +16,8 @@ import pytest
 
 from mini_fsod.errors import UserError
 from mini_fsod.mining.candidates import Raw
-from mini_fsod.runs import stages
+from mini_fsod.mining.stretch import STRETCHES
+from mini_fsod.runs import scanning, stages
 from runs import small
 from runs.mined import FILES, again, changes_of, config, load, write_discriminator
 
@@ -155,9 +156,42 @@ def test_a_shot_is_most_like_itself(data: Path, copied: Path) -> None:
     assert figures["candidates"] == 0
 
 
+def test_boxes_of_a_class_are_stretched_alike(
+    data: Path, copied: Path, scans: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again(data, copied, **CROPS)
+    before = load(copied, "candidates.json")
+    asked = []
+
+    def wider(features: np.ndarray, shot: np.ndarray) -> int:
+        asked.append((features, shot))
+        return STRETCHES.tolist().index([1.2, 1.0, 0.5])
+
+    monkeypatch.setattr(scanning, "best_stretch", wider)
+    again(data, copied, **CROPS, mine__stretch="true")
+    assert scans == ["scan"] * 2  # boxes are looked at that no scan has seen
+    ((features, shot),) = asked  # one novel class
+    assert features.shape[1:] == (len(STRETCHES), len(shot))
+    assert 2 < len(features) <= 100
+    assert (features.std(axis=1).max(axis=-1) > 0).all()  # each stretch was looked at
+    sizes = {i["id"]: i for i in small.json_of(data / "annotations" / "train.json")["images"]}
+    found = load(copied, "candidates.json")
+    for c, old in zip(found, before, strict=True):
+        assert (c["image_id"], c["score"]) == (old["image_id"], pytest.approx(old["score"]))
+        x, y, width, height = old["bbox"]
+        right = min(x + 1.1 * width, sizes[c["image_id"]]["width"])
+        left = max(x - 0.1 * width, 0)
+        assert c["bbox"] == pytest.approx([left, y, right - left, height], abs=1e-3)
+    monkeypatch.setattr(scanning, "best_stretch", None)
+    again(data, copied, **CROPS, mine__stretch="true", mine__alpha=0.5)
+    assert scans == ["scan"] * 2  # how, is kept
+
+
 def test_whitening_needs_crops(data: Path, copied: Path, scans: list[str]) -> None:
     with pytest.raises(UserError, match="cut out one by one") as told:
         again(data, copied, mine__whiten="true", mine__discriminator_short_side=64)
+    with pytest.raises(UserError, match="cut out one by one"):
+        again(data, copied, mine__stretch="true", mine__discriminator_short_side=64)
     assert "mine.discriminator_crop" in told.value.fix
     assert scans == []
 

@@ -24,7 +24,7 @@ from mini_fsod.mining.seen import Seen
 
 Singles = npt.NDArray[np.float32]
 
-FORMAT = 2  # of raw.npz
+FORMAT = 3  # of raw.npz
 NMS_IOU = 0.5
 MOST_AN_IMAGE = 100
 ON_BASE_IOU = 0.5
@@ -181,7 +181,9 @@ def _check(raw: Raw) -> None:
         d = seen.candidates.shape[-1]
         shapes += [(seen.candidates, (n, d)), (seen.base, (len(seen.base_label), d))]
         shapes += [(seen.shots, (len(seen.shots_label), d))]
-        if n and raw.label.max() > seen.shots_label.max(initial=-1):
+        shapes += [(seen.stretch, (len(seen.stretch), 3))]
+        known = min(seen.shots_label.max(initial=-1), len(seen.stretch) - 1)
+        if n and raw.label.max() > known:
             raise ValueError("pairs of unknown classes")
     for values, shape in shapes:
         if values.shape != shape:

@@ -30,6 +30,7 @@ class Seen:
     base_label: Ints  # (b,)
     shots: Floats  # (s, d) of the novel shots
     shots_label: Ints  # (s,) places among the novel classes
+    stretch: Floats  # (C, 3) what makes the boxes of a class most like its shots (`stretch.py`)
 
     def whitened(self) -> Seen:
         """The same in a space in which the base classes are round."""

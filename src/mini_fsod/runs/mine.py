@@ -17,6 +17,7 @@ from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.split import arranged, is_of
 from mini_fsod.discriminator.load import parse
 from mini_fsod.errors import UserError
+from mini_fsod.feed.cache import own_sizes
 from mini_fsod.files import is_file, write_bytes, write_json
 from mini_fsod.keys import Mine
 from mini_fsod.labels import LabelMap
@@ -24,6 +25,7 @@ from mini_fsod.mining import files
 from mini_fsod.mining.audit import audit, judge
 from mini_fsod.mining.candidates import Candidates, Raw, candidates
 from mini_fsod.mining.sheet import write_sheets
+from mini_fsod.mining.stretch import stretched
 from mini_fsod.mining.thresholds import pool
 from mini_fsod.runs import extra, folder
 from mini_fsod.runs.rounds import miner
@@ -105,6 +107,10 @@ def choose(run: Run, raw: Raw, data: Dataset, place: Path, most: int) -> dict[st
             whiten=own.whiten,
             refine=own.refine,
         )
+        if own.stretch and raw.seen is not None:
+            sizes = own_sizes(data)[found.image][:, ::-1]
+            by = raw.seen.stretch[found.label]
+            found = replace(found, xywh=stretched(found.xywh, by, sizes))
         return found, *pool(found, labels.novel, fixed, own.alpha, most, own.expected)
 
     found, kept, table = chosen(raw)

@@ -23,6 +23,7 @@ from mini_fsod.discriminator.load import load, parse
 from mini_fsod.errors import UserError
 from mini_fsod.eval.detections import read_detections
 from mini_fsod.feed.batches import Plan, each_once
+from mini_fsod.feed.cache import own_sizes
 from mini_fsod.files import is_file, real
 from mini_fsod.keys import Mine
 from mini_fsod.labels import LabelMap
@@ -30,6 +31,7 @@ from mini_fsod.mining.calibration import prototypes
 from mini_fsod.mining.candidates import Raw, candidates, from_detections
 from mini_fsod.mining.scan import Judge, at_other_size, box_features, judged, scan
 from mini_fsod.mining.seen import Seen, principal_axes
+from mini_fsod.mining.stretch import STRETCHES, best_stretch, stretched
 from mini_fsod.runs import folder
 from mini_fsod.runs.base import onto
 from mini_fsod.runs.material import counted
@@ -46,7 +48,9 @@ LOOKS = (
     "discriminator_crop",
     "discriminator_normalisation",
     "discriminator_stride_in_1x1",
+    "stretch",
 )
+STRETCHED = 100  # of the best candidates of a class tell how its boxes are to be stretched
 
 
 def pairs(run: Run, data: Dataset, miner: Path | None, name: str = RAW) -> Raw:
@@ -148,9 +152,9 @@ def _discriminator(run: Run) -> Discriminator | None:
         own.discriminator_stride_in_1x1,
         own.discriminator_crop,
     )
-    if found.crop is None and (own.whiten or own.refine):
+    if found.crop is None and (own.whiten or own.refine or own.stretch):
         raise UserError(
-            "mine.whiten and mine.refine compare boxes that were cut out one by one.",
+            "mine.whiten, mine.refine and mine.stretch compare boxes that were cut out one by one.",
             "Set mine.discriminator_crop, 224 for example, or leave them out.",
         )
     return found
@@ -207,13 +211,58 @@ def _one_by_one(run: Run, data: Dataset, discriminator: Discriminator, raw: Raw)
     def host(features: Tensor) -> Floats:
         return features.double().cpu().numpy()
 
-    return replace(
-        left,
-        seen=Seen(
-            host(seen),
-            host((base - mean) @ axes),
-            base_label.cpu().numpy(),
-            host((shots - mean) @ axes),
-            shots_label.cpu().numpy(),
-        ),
+    looks = Seen(
+        host(seen),
+        host((base - mean) @ axes),
+        base_label.cpu().numpy(),
+        host((shots - mean) @ axes),
+        shots_label.cpu().numpy(),
+        np.tile(STRETCHES[:1], (len(run.material.labels.novel), 1)),
     )
+    if run.config.mine.stretch:
+        drawn = prototypes(shots - mean, shots_label, run.material.labels.novel)
+        before = replace(left, seen=looks)
+        stretch = _stretches(run, data, discriminator, before, mean, drawn)
+        looks = replace(looks, stretch=stretch)
+    return replace(left, seen=looks)
+
+
+def _stretches(
+    run: Run, data: Dataset, discriminator: Discriminator, raw: Raw, mean: Tensor, drawn: Tensor
+) -> Floats:
+    """(C, 3) how boxes of each class are to be stretched, by the best of its candidates.
+
+    mean (D,) is the mean feature of base boxes, drawn (C, D) the prototypes relative to it.
+    """
+    labels = run.material.labels
+    on_base = arranged(data, LabelMap(labels.base, ())).boxes
+    found = candidates(raw, raw.cut, on_base=on_base, whiten=True, refine=STRETCHED)
+    best = np.concatenate(
+        [
+            own[np.argsort(-found.score[own], kind="stable")[:STRETCHED]]
+            for own in (np.flatnonzero(found.label == c) for c in range(len(labels.novel)))
+        ]
+    )
+    found = found.take(np.sort(best))  # by image again
+    stretch = np.tile(STRETCHES[:1], (len(labels.novel), 1))
+    if not len(found):
+        return stretch
+    number = len(STRETCHES)
+    image, label = (np.repeat(column, number) for column in (found.image, found.label))
+    xywh = stretched(
+        np.repeat(found.xywh, number, axis=0),
+        np.tile(STRETCHES, (len(found), 1)),
+        own_sizes(data)[image][:, ::-1],
+    )
+    shown = data.with_boxes(Boxes.of(image, xywh, label))
+    seen = torch.zeros(len(image), len(mean), device=run.device)
+    for box, features in _features(run, discriminator, shown, np.unique(image), "stretching"):
+        seen[box] = features - mean
+    table = seen.cpu().numpy().reshape(-1, number, len(mean))
+    shots = drawn.cpu().numpy()
+    for c, name in enumerate(labels.novel):
+        stretch[c] = STRETCHES[best_stretch(table[found.label == c], shots[c])]
+        if (stretch[c, :2] != 1).any():
+            width, height, _ = stretch[c]
+            show.note(f"boxes of {name} are drawn {width:g} x {height:g} times as large")
+    return stretch

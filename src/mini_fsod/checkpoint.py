@@ -141,14 +141,24 @@ def find(run_or_checkpoint: Path) -> Path:
         raise UserError(
             f"{place}: there is no such file or folder.", "Give a run's folder or a checkpoint."
         )
-    known = [place / NAME, *(place / stage / NAME for stage in reversed(STAGES))]
-    for path in known:
-        if is_file(path):
-            return path
+    if is_file(place / NAME):
+        return place / NAME
+    for stage in reversed(STAGES):
+        for path in (place / stage / NAME, _given(place / stage)):
+            if path is not None and is_file(path):
+                return path
     raise UserError(
         f"{place}: no checkpoint in it. Looked for {NAME} there and in {', '.join(STAGES)}.",
         "Give the folder of a run with a finished stage, or a checkpoint.",
     )
+
+
+def _given(stage: Path) -> Path | None:
+    """The checkpoint of a stage that took a finished one, as its figures tell."""
+    try:
+        return Path(json.loads((stage / "metrics.json").read_bytes())["checkpoint"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> str:

@@ -344,8 +344,9 @@ class Tune(Training):
     rate: Positive = 0.001
     warm_up: Whole = 0
     decay: Numbers = (0.9,)
-    # novel: without the shots of base classes; known: with all base boxes of the shots' pictures
-    data: Literal["balanced", "novel", "known"] = "balanced"
+    # novel: without the shots of base classes; known: with all base boxes of the shots' pictures;
+    # none: no fine-tuning, what was re-trained is what comes out
+    data: Literal["balanced", "novel", "known", "none"] = "balanced"
     boxes: Literal["learnt", "fixed"] = "learnt"  # box rows of new classes
     short: Counts | None = None  # short sides instead of views.short
     cached: bool = True  # what is frozen is computed once for each view

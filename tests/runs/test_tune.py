@@ -144,6 +144,21 @@ def test_on_novel_shots_alone(
     )
 
 
+def test_no_fine_tuning(data: Path, copied: Path) -> None:
+    """The re-trained detector is the run's, with its figures."""
+    stages.run(config(data, tune__data="none"), copied, first="tune")
+    results = small.json_of(copied / "results.json")["stages"]
+    for figure in ("nAP50", "bAP50", "per_class", "checkpoint_sha256"):
+        assert results["tune"][figure] == results["online"][figure]
+    assert checkpoint.find(copied) == copied / "online" / "checkpoint.safetensors"
+
+
+def test_no_fine_tuning_of_a_given_detector(data: Path, finished: Path, copied: Path) -> None:
+    changes = {"online__checkpoint": finished, "tune__data": "none"}
+    stages.run(config(data, **changes), copied, first="online")
+    assert checkpoint.find(copied) == finished / "online" / "checkpoint.safetensors"
+
+
 def test_without_a_re_trained_detector(data: Path, copied: Path) -> None:
     (copied / "online" / "checkpoint.safetensors").unlink()
     with pytest.raises(UserError, match="is not there") as told:

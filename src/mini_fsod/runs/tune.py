@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from mini_fsod.data.split import arranged, is_of, with_base_boxes
-from mini_fsod.runs.base import load_stage, onto
+from mini_fsod.runs.base import load_stage, onto, take
 from mini_fsod.runs.run import Run
 from mini_fsod.runs.transfer import over_views
 
@@ -16,7 +16,10 @@ def tune(run: Run) -> None:
     """Classifier, box and IoU predictor of the re-trained detector; all else is frozen."""
     begun = time.perf_counter()
     own, labels = run.config.tune, run.material.labels
-    _, saved = load_stage(run, "online", run.config.online.checkpoint, labels.classes)
+    path, saved = load_stage(run, "online", run.config.online.checkpoint, labels.classes)
+    if own.data == "none":
+        take(run, "tune", path, saved, begun)
+        return
     detector = onto(saved.detector, run.device).requires_grad_(False)
     detector.predictor.requires_grad_(True)
     if detector.iou_branch is not None:

@@ -242,6 +242,7 @@ CHANGES = {
     "rank_by_iou": ("true", ""),
     "start": ("base", ""),
     "drop_on_base": ("true", ""),
+    "drop_nested": ("true", ""),
     "extra_only": ("true", ""),
     "oracle": ("true", ""),
     "teacher": ("false", ""),

@@ -282,7 +282,9 @@ class Mine(Section):
     refine: Whole = 0  # so many of the best crops of a class are its prototype, not the shots
     # boxes of a class are stretched alike where that makes crops of them more like the shots
     stretch: bool = False
+    # these two hold for what a teacher finds as well
     drop_on_base: bool = False  # no candidates that overlap base boxes
+    drop_nested: bool = False  # none that lies in a better one of its class, or around it
     detections: Place | None = None  # another tool's on the training images, instead of transfer's
     extra: Place | None = None  # a folder of pictures without annotations, mined too
     extra_most: Count = 100  # N of theirs

@@ -77,6 +77,25 @@ def test_what_lies_on_base_goes_with_what_it_suppressed() -> None:
     assert len(candidates(raw, 0.05, on_base=everything)) == 0
 
 
+def test_parts_and_groups_go_by_option() -> None:
+    """The wheel of a surer motorbike and the box around two surer ones; not a surer part's whole,
+    another class, another image.
+    """
+    whole, part, group = (0.0, 0.0, 40.0, 40.0), (0.0, 0.0, 20.0, 20.0), (0.0, 0.0, 100.0, 100.0)
+    raw = raw_of(
+        *((0, 0, 0.75, whole), (0, 0, 0.5, part), (0, 0, 0.25, group), (0, 1, 0.5, part)),
+        *((1, 0, 0.5, part), (2, 0, 0.5, part), (2, 0, 0.25, whole)),
+    )
+    assert len(candidates(raw, 0.05)) == 7
+    assert rows_of(candidates(raw, 0.05, drop_nested=True)) == [
+        (0, 0, 0.75, 0.75, *whole),
+        (0, 1, 0.5, 0.5, *part),
+        (1, 0, 0.5, 0.5, *part),
+        (2, 0, 0.5, 0.5, *part),
+    ]
+    assert len(candidates(raw_of(), 0.05, drop_nested=True)) == 0
+
+
 def test_zero_pairs_and_boxes_without_area() -> None:
     assert len(candidates(raw_of(), 0.05)) == 0
     assert len(candidates(with_cosines(raw_of(), []), 0.05, centre=True)) == 0

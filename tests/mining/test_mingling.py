@@ -18,6 +18,7 @@ from mini_fsod.mining.mingling import (
     mingle,
     parted,
     same_object,
+    without_nested,
 )
 
 BASE = 2  # classes 0 and 1 are base, 2 and 3 novel
@@ -199,6 +200,24 @@ def test_mined_boxes_on_drawn_ones_go() -> None:
     assert rows_of(apart_from(of, drawn, both)) == [(FAR_A, 3, 0.7)]
     assert rows_of(apart_from(of, drawn, ~both)) == rows_of(of)
     assert rows_of(apart_from(of, drawn[:, :0], both[:, :0])) == rows_of(of)
+
+
+def test_the_best_of_nested_boxes_stays() -> None:
+    """First comes first, whatever its size; other classes, images and half a box do not count."""
+    whole = [0.0, 0.0, 20.0, 20.0]
+    of = instances(
+        [(A, 2, 0.9), (whole, 2, 0.8), (A, 3, 0.7), (B, 2, 0.6)],
+        [(whole, 2, 0.9), (A, 2, 0.8), (FAR_A, 2, 0.7)],
+        [(A, 2, 0.9), (FAR_A, 2, 0.8)],
+        width=5,
+    )
+    told = without_nested(of)
+    assert rows_of(told, 0) == [(A, 2, 0.9), (A, 3, 0.7), (B, 2, 0.6)]
+    assert rows_of(told, 1) == [(whole, 2, 0.9)]
+    assert rows_of(told, 2) == [(A, 2, 0.9), (FAR_A, 2, 0.8)]
+    gone = of._replace(valid=of.valid & (of.scores < 0.85))  # what is not valid suppresses nothing
+    assert rows_of(without_nested(gone), 1) == [(A, 2, 0.8), (FAR_A, 2, 0.7)]
+    assert not without_nested(instances([], width=0)).valid.numel()
 
 
 def test_parted_by_delta() -> None:

@@ -9,13 +9,20 @@ import torchvision
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mini_fsod.mining.overlap import greedy_nms, iou, pairs_within
+from mini_fsod.mining.overlap import greedy_nms, iou, nesting, pairs_within
 
 
 def test_iou_by_hand() -> None:
     a = np.array([[0, 0, 10, 10], [0, 0, 10, 10], [0, 0, 10, 10], [5, 5, 0, 0]], dtype=float)
     b = np.array([[0, 0, 10, 10], [5, 0, 10, 10], [10, 0, 5, 5], [5, 5, 0, 0]], dtype=float)
     assert iou(a, b).tolist() == pytest.approx([1, 1 / 3, 0, 0])
+
+
+def test_nesting_by_hand() -> None:
+    """A part, the whole around it, half a box beside, nothing in common, no area."""
+    a = np.array([[2, 2, 4, 4], [0, 0, 10, 10], [0, 0, 10, 10], [0, 0, 4, 4], [5, 5, 0, 0]])
+    b = np.array([[0, 0, 10, 10], [2, 2, 4, 4], [5, 0, 10, 10], [6, 0, 4, 4], [0, 0, 9, 9]])
+    assert nesting(a.astype(float), b.astype(float)).tolist() == pytest.approx([1, 1, 0.5, 0, 0])
 
 
 def test_pairs_of_one_image() -> None:

@@ -134,6 +134,19 @@ def test_base_boxes_are_shunned_by_option() -> None:
     assert stage.taught(replace(HOW, off_base=True), base, [])[0] == [(A, 0), (C, 3)]
 
 
+def test_parts_of_the_pools_boxes_go_by_option() -> None:
+    """The teacher is surer of a part than the pool of the whole, and the pool's box stays."""
+    part = [0.0, 0.0, 10.0, 4.0]
+    stage = Stage(sure((part, 2, 0.9), (C, 3, 0.8)))
+    how = replace(HOW, keep_pool=True)
+    targets, told = stage.taught(how, [], POOL[:1])
+    assert targets == [(A, 2), (part, 2), (C, 3)]
+    assert (told["mined"], told["online"]) == (3, 2)
+    targets, told = stage.taught(replace(how, drop_nested=True), [], POOL[:1])
+    assert targets == [(A, 2), (C, 3)]
+    assert (told["mined"], told["online"], told["offline"]) == (2, 1, 1)
+
+
 def test_middling_finds_are_ignored_by_option() -> None:
     def regions(how: Teaching) -> tuple[Any, list[list[float]]]:
         stage = Stage(FINDS)

@@ -53,7 +53,7 @@ class FoldedConv(nn.Module):
             groups=self.groups,
         )
         if x.is_cuda:
-            from mini_fsod.detector.kernels.finish import finish  # Triton is there where CUDA is
+            from mini_fsod.kernels.finish import finish  # Triton is there where CUDA is
 
             finished: Tensor = finish(x, self.shift, residual, relu)
             return finished

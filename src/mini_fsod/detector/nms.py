@@ -37,7 +37,7 @@ def nms(
     repeats until nothing changes, which waits for the device in every round. N = 0 is fine.
     """
     if boxes.is_cuda:
-        from mini_fsod.detector.kernels.nms import suppress  # Triton is there where CUDA is
+        from mini_fsod.kernels.nms import suppress  # Triton is there where CUDA is
 
         within = torch.zeros_like(valid, dtype=torch.int32) if group is None else group
         keep = suppress(boxes, valid, within, _below(threshold))

@@ -35,7 +35,7 @@ def pool(levels: Sequence[Tensor], boxes: Tensor, size: int, sampling_ratio: int
     """
     cells, place, geometry = laid_out(levels, boxes, size)
     if boxes.is_cuda:
-        from mini_fsod.detector.kernels.pool import pool_cells  # Triton is there where CUDA is
+        from mini_fsod.kernels.pool import pool_cells  # Triton is there where CUDA is
 
         pooled: Tensor = pool_cells(cells, place, geometry, size, sampling_ratio)
     else:

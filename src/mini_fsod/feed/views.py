@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mini_fsod.data.dataset import Floats, Ints
@@ -92,9 +93,25 @@ def strong_view(images: Tensor, sizes: Tensor, draw: StrongDraw) -> Tensor:
 
     What lies around an image on the canvas stays as it is.
     """
+    draws = upload(laid_out(draw), images.device)
+    if images.is_cuda:
+        from mini_fsod.kernels import views as kernels  # Triton is there where CUDA is
+
+        return kernels.strong_view(images, sizes, draws, RADIUS)
+    return plain_view(images, sizes, draws, draw.order)
+
+
+def laid_out(draw: StrongDraw) -> NDArray[np.float32]:
+    """A batch's chances as rows (23, b): colour, grey, sigma, noise, erasings, the order."""
+    b = len(draw.grey)
+    order = np.tile(draw.order, (b, 1)).T
+    rows = [draw.colour.T, draw.grey, draw.sigma, draw.noise, draw.erase.reshape(b, -1).T, order]
+    return np.vstack(rows).astype(np.float32)
+
+
+def plain_view(images: Tensor, sizes: Tensor, draws: Tensor, order: tuple[int, ...]) -> Tensor:
+    """What `kernels.views.strong_view` does, off CUDA; draws (23, B) as `laid_out` gives them."""
     b, _, height, width = images.shape
-    columns = [draw.colour.T, draw.grey, draw.sigma, draw.noise, draw.erase.reshape(b, -1).T]
-    sent = upload(np.vstack(columns).astype(np.float32), images.device)
     y = torch.arange(height, device=images.device)
     x = torch.arange(width, device=images.device)
     inside = (y < sizes[:, :1])[:, :, None] & (x < sizes[:, 1:])[:, None, :]  # (B, H, W)
@@ -102,11 +119,11 @@ def strong_view(images: Tensor, sizes: Tensor, draw: StrongDraw) -> Tensor:
     # channels between rows and columns: both passes of the blur are then plain matrix products
     view = images.permute(0, 2, 1, 3).to(torch.float32, memory_format=torch.contiguous_format)
     view /= 255  # (B, H, 3, W)
-    view = recoloured(view, draw.order, sent[:6], inside, sizes)
+    view = recoloured(view, order, draws[:6], inside, sizes)
 
     shown = (view * 255).round().to(torch.uint8)
-    erased = erase_mask(sent[7:].T.reshape(b, -1, 4), y, x)
-    shown = torch.where(erased[:, :, None], noise(sent[6].long(), height, width), shown)
+    erased = erase_mask(draws[7:19].T.reshape(b, -1, 4), y, x)
+    shown = torch.where(erased[:, :, None], noise(draws[6].long(), height, width), shown)
     shown = torch.where(inside[:, :, None], shown, images.permute(0, 2, 1, 3))
     return shown.permute(0, 2, 1, 3).contiguous(memory_format=torch.channels_last)
 

@@ -12,6 +12,7 @@ from mini_fsod.detector.batch import Candidates
 from mini_fsod.detector.boxes import gather_rows, pairwise_iou
 from mini_fsod.detector.nms import nms
 from mini_fsod.detector.postprocess import select
+from mini_fsod.mining.overlap import NESTED
 
 IN_NMS = 16  # pairs of a proposal and a class that enter NMS, for each instance that may come out
 SAME_OBJECT = 0.5  # IoU of two boxes that mean the same object
@@ -90,6 +91,21 @@ def mingle(
     labels, scores, valid = (t.gather(1, order) for t in (labels, scores, valid))
     kept, _ = nms(boxes, valid, nms_iou, labels if by_class else None)
     return Instances(boxes, labels, scores, kept), kept & (order < online.valid.shape[1])
+
+
+def without_nested(instances: Instances) -> Instances:
+    """Without the boxes that lie in a valid one before them of their class, or around it.
+
+    Instances (B, M) are in order, the best first, as `mingle` gives them. M may be 0.
+    """
+    boxes, labels = instances.boxes, instances.labels
+    corner = torch.maximum(boxes[:, :, None, :2], boxes[:, None, :, :2])
+    common = (torch.minimum(boxes[:, :, None, 2:], boxes[:, None, :, 2:]) - corner).clamp(min=0)
+    area = (boxes[..., 2:] - boxes[..., :2]).prod(-1)
+    smaller = torch.minimum(area[:, :, None], area[:, None, :])  # (B, M, M)
+    nested = common.prod(-1) > NESTED * smaller
+    nested &= (labels[:, :, None] == labels[:, None, :]) & instances.valid[:, None, :]
+    return instances._replace(valid=instances.valid & ~nested.tril(-1).any(-1))
 
 
 def apart_from(instances: Instances, boxes: Tensor, valid: Tensor) -> Instances:

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from mini_fsod.data.dataset import Bools, Floats, Ints
 
+NESTED = 0.7  # so much of the smaller of two boxes in the other: a part, or a group
+
 
 def iou(a: Floats, b: Floats) -> Floats:
     """(n,) IoU of boxes (n, 4) x, y, width, height, pair by pair; 0 for two boxes without area."""
+    common = shared(a, b)
+    return _share(common, a[:, 2] * a[:, 3] + b[:, 2] * b[:, 3] - common)
+
+
+def nesting(a: Floats, b: Floats) -> Floats:
+    """(n,) how much of the smaller box of each pair lies in the other; 0 where it has no area."""
+    return _share(shared(a, b), np.minimum(a[:, 2] * a[:, 3], b[:, 2] * b[:, 3]))
+
+
+def shared(a: Floats, b: Floats) -> Floats:
+    """(n,) the area that boxes (n, 4) have in common, pair by pair."""
     width = np.minimum(a[:, 0] + a[:, 2], b[:, 0] + b[:, 2]) - np.maximum(a[:, 0], b[:, 0])
     height = np.minimum(a[:, 1] + a[:, 3], b[:, 1] + b[:, 3]) - np.maximum(a[:, 1], b[:, 1])
-    shared = np.maximum(width, 0.0) * np.maximum(height, 0.0)
-    union = a[:, 2] * a[:, 3] + b[:, 2] * b[:, 3] - shared
-    return np.asarray(np.divide(shared, union, out=np.zeros_like(shared), where=union > 0))
+    return np.asarray(np.maximum(width, 0.0) * np.maximum(height, 0.0))
+
+
+def _share(part: Floats, whole: Floats) -> Floats:
+    return np.asarray(np.divide(part, whole, out=np.zeros_like(part), where=whole > 0))
 
 
 def pairs_within(a: Ints, b: Ints) -> tuple[Ints, Ints]:
@@ -31,7 +48,13 @@ def pairs_within(a: Ints, b: Ints) -> tuple[Ints, Ints]:
     return left, order[np.repeat(first, count) + within]
 
 
-def greedy_nms(xywh: Floats, group: Ints, threshold: float, most: int) -> Bools:
+def greedy_nms(
+    xywh: Floats,
+    group: Ints,
+    threshold: float,
+    most: int,
+    overlap: Callable[[Floats, Floats], Floats] = iou,
+) -> Bools:
     """(n,) which boxes survive NMS within their group: exact, at most `most` of a group.
 
     Boxes (n, 4) are sorted by group, and within a group best first. In a round every group keeps
@@ -47,7 +70,7 @@ def greedy_nms(xywh: Floats, group: Ints, threshold: float, most: int) -> Bools:
         is_head[1:] = own[1:] != own[:-1]
         kept[left[is_head]] = True
         head = np.flatnonzero(is_head)[np.cumsum(is_head) - 1]
-        stays = iou(box, box[head]) <= threshold
+        stays = overlap(box, box[head]) <= threshold
         stays[is_head] = False
         left, box, own = left[stays], box[stays], own[stays]
     return kept

@@ -25,6 +25,7 @@ from mini_fsod.mining.mingling import (
     mingle,
     parted,
     same_object,
+    without_nested,
 )
 from mini_fsod.train.step import Losses
 
@@ -45,6 +46,7 @@ class Teaching:
     box_losses: Literal["all", "pool", "none"] = "all"  # on which mined boxes
     keep_pool: bool = False  # the teacher replaces none of the pool
     off_base: bool = False  # no mined boxes on base boxes
+    drop_nested: bool = False  # nor in or around better ones of their class
     instances: int = 32  # the most the teacher may find in an image
     truth_known: bool = False  # hidden boxes tell the gauges how many mined ones are right
 
@@ -88,6 +90,9 @@ def losses_with_teacher(student: Detector, teacher: Detector, how: Teaching) -> 
             joined = pool._replace(valid=mined_valid & how.join_instances)
             online, offline = (apart_from(part, boxes, drawn) for part in (found, joined))
             taught, by_teacher = mingle(online, offline, how.nms_iou, how.by_class, how.keep_pool)
+            if how.drop_nested:
+                taught = without_nested(taught)
+                by_teacher = by_teacher & taught.valid
             told = gauges(found, pool, taught, by_teacher, of_base, how.labels)
             told["confidence"] = confidence(seen)
             if how.truth_known:

@@ -106,6 +106,7 @@ def choose(run: Run, raw: Raw, data: Dataset, place: Path, most: int) -> dict[st
             on_base,
             whiten=own.whiten,
             refine=own.refine,
+            drop_nested=own.drop_nested,
         )
         if own.stretch and raw.seen is not None:
             sizes = own_sizes(data)[found.image][:, ::-1]

@@ -114,6 +114,7 @@ def _teaching(run: Run, truth_known: bool) -> Teaching:
         box_losses=own.mined_boxes,
         keep_pool=own.mingle.keep_pool,
         off_base=run.config.mine.drop_on_base,
+        drop_nested=run.config.mine.drop_nested,
         truth_known=truth_known,
     )
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from mini_fsod.detector.kernels.finish import finish
-from mini_fsod.detector.kernels.nms import suppress
-from mini_fsod.detector.kernels.pool import pool_cells
 from mini_fsod.detector.nms import by_matrix
 from mini_fsod.detector.pooling import laid_out, pool_bags
+from mini_fsod.feed import views as plain
+from mini_fsod.feed.batches import Plan
+from mini_fsod.kernels import views
+from mini_fsod.kernels.finish import finish
+from mini_fsod.kernels.nms import suppress
+from mini_fsod.kernels.pool import pool_cells
 
 
 def random_boxes(images: int, n: int, width: float, height: float, seed: int) -> Tensor:
@@ -54,8 +58,8 @@ def check_pool(device: str) -> None:
         pooled = way(*laid_out(own, boxes, size), size, 2)
         (pooled * weight).sum().backward()
         results.append([pooled.detach(), *(level.grad for level in own)])
-    for ours, plain in zip(*results, strict=True):
-        torch.testing.assert_close(ours, plain, atol=1e-3, rtol=1e-4)
+    for ours, wanted in zip(*results, strict=True):
+        torch.testing.assert_close(ours, wanted, atol=1e-3, rtol=1e-4)
     none = pool_cells(*laid_out(levels, boxes[:, :0], 7), 7, 2)
     assert none.shape == (0, 7, 7, channels)
 
@@ -79,13 +83,43 @@ def check_finish(device: str) -> None:
             torch.testing.assert_close(rest.grad, b.grad)
 
 
+def check_views(device: str) -> None:
+    """Colours in every order a few steps draw, grey, blur, erasings; an image may be tiny."""
+    sizes, canvas = np.array([(40, 50), (64, 33), (20, 64), (3, 2), (1, 1), (48, 48)]), (64, 64)
+    if device == "cuda":
+        sizes, canvas = np.tile(sizes * 6, (3, 1)), (384, 416)
+    count = len(sizes)
+    torch.manual_seed(0)
+    coarse = torch.rand(count, 3, 6, 6)
+    images = torch.nn.functional.interpolate(coarse, canvas, mode="bilinear") * 235
+    images = (images + 20 * torch.rand(images.shape)).to(torch.uint8).to(device)
+    own = torch.from_numpy(sizes).to(device)
+    touched = False
+    for step in range(5):
+        plan = Plan(
+            step, 0, canvas, 0, np.arange(count), sizes, sizes, np.zeros_like(sizes),
+            np.zeros(count, dtype=np.bool_), 0, count, count,
+        )  # fmt: skip
+        draw = plain.draw_strong(0, plan)
+        draws = torch.from_numpy(plain.laid_out(draw)).to(device)
+        ours = views.strong_view(images, own, draws, plain.RADIUS)
+        wanted = plain.plain_view(images, own, draws, draw.order)
+        away = (ours.int() - wanted.int()).abs()
+        assert away.max() <= 1, (step, away.max())  # of 255: a sum in another order
+        assert (away > 0).float().mean() < 1e-3
+        assert ours.is_contiguous(memory_format=torch.channels_last)
+        touched |= bool((wanted != images).float().mean() > 0.2)
+    assert touched
+    assert views.strong_view(images[:0], own[:0], draws[:, :0], plain.RADIUS).shape[0] == 0
+
+
 def check_compiling() -> None:
     """For a Hopper GPU, on any Linux machine: the interpreter accepts what the compiler may not."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from mini_fsod.detector.kernels import finish, nms, pool
+    from mini_fsod.kernels import finish, nms, pool, views
 
     pooling = {
         "place": "*i64",
@@ -97,6 +131,8 @@ def check_compiling() -> None:
         "C": 256,
     }
     boxes = {"number": "i32", "words": "i32", "BLOCK": nms.BLOCK}
+    seen = {"sizes": "*i64", "draws": "*fp32", "number": "i32", "height": "i32", "width": "i32"}
+    seen |= {"images": "*u8", "view": "*fp32", "sums": "*fp32", "N": views.BLOCK}
     for kernel, arguments in (
         (pool._pool_forward, {"cells": "*bf16"} | pooling),
         (pool._pool_backward, {"grad": "*fp32"} | pooling),
@@ -114,12 +150,15 @@ def check_compiling() -> None:
             nms._settle,
             {"bits": "*i32", "valid": "*i8", "kept": "*i32", "keep": "*i8", "WORDS": 64} | boxes,
         ),
+        *((views._colours, seen | {"out": "*fp32", "SUM": asked}) for asked in (True, False)),
+        (views._blur_down, seen | {"out": "*fp32", "RADIUS": plain.RADIUS}),
+        (views._blur_along, seen | {"out": "*u8", "RADIUS": plain.RADIUS, "ERASINGS": 3}),
     ):
         types = {
             name: arguments[name] if isinstance(arguments[name], str) else "constexpr"
             for name in kernel.arg_names
         }
-        fixed = {name: v for name, v in arguments.items() if not isinstance(v, str)}
+        fixed = {n: v for n, v in arguments.items() if n in types and not isinstance(v, str)}
         source = ASTSource(kernel, signature=types, constexprs=fixed)
         built = triton.compile(source, target=GPUTarget("cuda", 90, 32))
         assert "entry" in built.asm["ptx"]
@@ -132,4 +171,5 @@ if __name__ == "__main__":
         check_finish(sys.argv[1])
         check_suppress(sys.argv[1])
         check_pool(sys.argv[1])
+        check_views(sys.argv[1])
     print("all kernels agree with torch" if sys.argv[1] != "compile" else "all kernels compile")

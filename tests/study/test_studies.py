@@ -59,6 +59,17 @@ def test_the_study_tfa() -> None:
     assert full.source == "voc-split{split}-{shots}shot"
     assert (full.splits, full.shots, full.seeds) == ((1, 3), (5,), (0, 1, 2))
     assert narrowed(study, None, None, None, full=False) == study
+    plus = narrowed(STUDIES["plus"], None, None, None, full=True)
+    assert plus.source == "voc-split{split}-{shots}shot-plus"
+
+
+def test_every_row_is_a_sound_configuration() -> None:
+    from mini_fsod.config import resolve
+
+    for study in STUDIES.values():
+        for row in study.rows:
+            source = study.source.format(split=1, shots=study.shots[0])
+            resolve(source, [*study.sets, *row.sets, "data.root=somewhere"]).ready()
 
 
 def test_named_studies_end_at_stages_there_are_and_cite_what_there_is() -> None:

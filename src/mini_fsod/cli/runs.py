@@ -182,7 +182,7 @@ def study(
         typer.Argument(
             metavar="NAME|FILE",
             show_default=False,
-            help="tfa, components or mingling, or a YAML file. Example: tfa",
+            help="tfa, components, mingling or plus, or a YAML file. Example: tfa",
         ),
     ],
     out: Annotated[

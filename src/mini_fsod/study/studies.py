@@ -30,7 +30,7 @@ from mini_fsod.files import is_file, open_regular
 from mini_fsod.study.paper import SHOTS
 
 MOST = 1000  # numbers of one axis: a slip of the keyboard should not plan a million runs
-SMALL = "-320"  # ends the names of the presets fitted to one GPU
+SMALL = "-320"  # in the names of the presets fitted to one GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,19 @@ MINGLING = tuple(
     )
 )
 
+# what goes beyond the paper, from its TFA to the ceiling
+PLUS = (
+    Row(
+        "TFA",
+        ("transfer.data=balanced", "transfer.boxes=new"),
+        paper=(("tab:component", "TFA Base"),),
+    ),
+    Row("TFA, known boxes"),
+    Row("offline mining", _no_teacher(), "online", (("tab:component", "+SSL Co-Mining"),)),
+    Row("with a teacher", (), "online", (("tab:component", "+Fine-Tuning"),)),
+    Row("oracle", _no_teacher("online.oracle=true", "online.ignore_candidates=false"), "online"),
+)
+
 STUDIES = {
     study.name: study
     for study in (
@@ -130,6 +143,13 @@ STUDIES = {
             source=f"voc-split{{split}}-{{shots}}shot{SMALL}",
             rows=MINGLING,
             shots=(1,),
+            splits=(1,),
+        ),
+        Study(
+            name="plus",
+            source=f"voc-split{{split}}-{{shots}}shot{SMALL}-plus",
+            rows=PLUS,
+            shots=(1, 5),
             splits=(1,),
         ),
         Study(
@@ -166,13 +186,13 @@ def narrowed(
 ) -> Study:
     """The study over what the command line names instead of its own splits, shots and seeds."""
     if full:
-        if not study.source.endswith(SMALL):
+        if SMALL not in study.source:
             raise UserError(
                 f"--full: study {study.name} takes {study.source}, which has no full schedule "
                 "beside it.",
                 "Leave --full out.",
             )
-        study = replace(study, source=study.source.removesuffix(SMALL))
+        study = replace(study, source=study.source.replace(SMALL, ""))
     if split is not None:
         if not study.splits:
             raise UserError(

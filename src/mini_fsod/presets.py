@@ -1,6 +1,6 @@
 """Configurations with a name: the keys of `--set`, and the values in which a preset differs.
 
-The numbers of a group stand in one table each: PAPER, AT_320, PLUS and DEMO.
+The numbers of a group stand in one table each: PAPER, AT_320, PLUS, PHOTOS and DEMO.
 """
 
 from __future__ import annotations
@@ -97,6 +97,26 @@ AT_320_PLUS: Keys = AT_320 | PLUS | {"online.iterations": 7_000, "online.minutes
 PLUS_ABOUT = "Beyond the paper: what has helped on split 1, with one shot and at 320 pixels."
 AT_320_PLUS_ABOUT = "Beyond the paper, for one GPU: what has helped on split 1 with one shot."
 
+# Somebody's own pictures, on one GPU: what has helped on VOC, with budgets of time
+PHOTOS: Keys = PLUS | {
+    "data.metric": "voc",
+    "shots.k": 5,
+    "detector.backbone": "resnet50",
+    "detector.weights": "IMAGENET1K_V2",
+    "views.short": [480, 560, 640],
+    "views.long": 1000,
+    "views.test": 640,
+    "base.iterations": None,
+    "base.minutes": 20,
+    "mine.discriminator": "resnet50:IMAGENET1K_V2",
+    "mine.expected": EXPECTED[5],
+    "online.iterations": None,
+    "online.minutes": 15,
+}
+PHOTOS_ABOUT = (
+    "For your own pictures: name data.root, data.novel and the shots in a file that begins with it."
+)
+
 # Pictures of 144 to 176 pixels with digits 20 to 66 high, on two cores and from nothing: a small
 # GroupNorm backbone, because frozen BatchNorm does not train from random weights.
 DEMO: Keys = {
@@ -169,6 +189,7 @@ PRESETS = MappingProxyType(
         **dict(_voc(AT_320_ABOUT, AT_320, "-320")),
         **dict(_voc(PLUS_ABOUT, PAPER | PLUS, "-plus")),
         **dict(_voc(AT_320_PLUS_ABOUT, AT_320_PLUS, "-320-plus")),
+        "photos": Preset(PHOTOS_ABOUT, PHOTOS),
         "demo": Preset(DEMO_ABOUT, DEMO),
     }
 )

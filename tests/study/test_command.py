@@ -34,7 +34,8 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
 
 
 def study(out: Path, name: str = "tfa", **options: Any) -> None:
-    usual = {"split": None, "shots": None, "seeds": None, "full": False, "dry_run": False}
+    usual: dict[str, Any] = dict.fromkeys(("split", "shots", "seeds", "rows"))
+    usual |= {"full": False, "dry_run": False}
     sets = options.pop("sets", ("data.root=voc",))
     command.run(name, sets=sets, out=out, **usual | options)
 
@@ -63,6 +64,27 @@ def test_a_study_goes_on_and_grows(
     study(tmp_path, shots="1")  # the tables still have all that is in the folder
     assert len(runs) == 5
     assert len(json.loads((tmp_path / "study.json").read_text())["cells"]) == 4
+
+
+def test_some_rows_now_and_others_later(
+    tmp_path: Path, runs: list[tuple[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same units as of the whole table: what was done is not done again."""
+    study(tmp_path, "components", shots="1", rows="1,4")
+    first = [name for name, _ in runs]
+    assert [name for name in first if "shot" in name] == [
+        "tfa-split1-1shot-seed0",
+        "ssl-co-mining-split1-1shot-seed0",
+    ]
+    assert sum(name.startswith("online-") for name in first) == 1
+    assert "| + SSL co-mining" in capsys.readouterr().out
+    study(tmp_path, "components", shots="1")
+    names = [name for name, _ in runs]
+    assert len({*names}) == len(names)
+    assert sum("shot" in name for name in names) == 8
+    with pytest.raises(UserError, match="has 8 rows, not 9") as error:
+        study(tmp_path, "components", rows="1..9")
+    assert "4 + SSL co-mining" in error.value.fix
 
 
 def test_a_failed_cell_is_told_at_the_end(

@@ -203,6 +203,10 @@ def study(
     seeds: Annotated[
         str | None, typer.Option(help="Seeds of the shots. Example: --seeds 0..4")
     ] = None,
+    rows: Annotated[
+        str | None,
+        typer.Option(help="Rows of the table, others later. Example: --rows 1..4,8"),
+    ] = None,
     sets: Annotated[
         list[str] | None,
         typer.Option(
@@ -225,7 +229,7 @@ def study(
     """
     from mini_fsod.commands.study import run
 
-    run(name, split, shots, seeds, sets or [], full, out, dry_run)
+    run(name, split, shots, seeds, rows, sets or [], full, out, dry_run)
 
 
 @app.command()

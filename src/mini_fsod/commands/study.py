@@ -17,8 +17,8 @@ from mini_fsod.errors import UserError
 from mini_fsod.files import is_folder, mode
 from mini_fsod.study import tables
 from mini_fsod.study.estimate import Estimate, estimates
-from mini_fsod.study.plan import Plan, Unit, join, known, merged, plan
-from mini_fsod.study.studies import Study, find, narrowed
+from mini_fsod.study.plan import Plan, Unit, join, known, merged, of_rows, plan
+from mini_fsod.study.studies import Study, chosen_rows, find, narrowed
 from mini_fsod.study.work import duration, lock, work
 
 
@@ -27,6 +27,7 @@ def run(
     split: str | None,
     shots: str | None,
     seeds: str | None,
+    rows: str | None,
     sets: Sequence[str],
     full: bool,
     out: Path,
@@ -37,6 +38,8 @@ def run(
     if mode(out) and not is_folder(out):
         raise UserError(f"{out}: is no folder.", "Choose another place for --out.")
     todo = plan(study, out, settings.resolve, settings.parts, settings.STAGES)
+    if rows is not None:
+        todo = of_rows(todo, chosen_rows(study, rows))
     _refuse_one_sample(study, todo)
     merged(out, study, todo.units)  # refuses a folder of other settings
     if dry_run:

@@ -115,6 +115,16 @@ def plan(
     return Plan(tuple(units.values()), configs)
 
 
+def of_rows(whole: Plan, labels: Sequence[str]) -> Plan:
+    """The cells of some rows, and what they need."""
+    wanted = {unit.name for unit in whole.units if unit.cell and unit.cell.row in labels}
+    for unit in reversed(whole.units):  # each comes after those it needs
+        if unit.name in wanted:
+            wanted.update(unit.needs)
+    units = tuple(unit for unit in whole.units if unit.name in wanted)
+    return Plan(units, {unit.name: whole.configs[unit.name] for unit in units})
+
+
 def settings(study: Study, row: Row, cell: Cell) -> tuple[str, list[str]]:
     """Preset or file of a cell, and what is set on top: for all, for the row, for the cell."""
     sets = [*study.sets, *row.sets]

@@ -208,6 +208,17 @@ def narrowed(
     return study
 
 
+def chosen_rows(study: Study, text: str) -> tuple[str, ...]:
+    """The labels of the rows that --rows names by number, the first being 1."""
+    wanted = numbers(text, "--rows", least=1)
+    if wanted[-1] > len(study.rows):
+        raise UserError(
+            f"--rows: study {study.name} has {len(study.rows)} rows, not {wanted[-1]}.",
+            f"They are {', '.join(f'{n} {row.label}' for n, row in enumerate(study.rows, 1))}.",
+        )
+    return tuple(study.rows[n - 1].label for n in wanted)
+
+
 def numbers(text: str, where: str, least: int = 0) -> tuple[int, ...]:
     """ "0..4" is 0 to 4, "0,3,7" these three, "0..2,7" both; each once, in order of size."""
     found: set[int] = set()

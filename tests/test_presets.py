@@ -106,6 +106,7 @@ def test_the_table_names_all_of_them(capsys: pytest.CaptureFixture[str]) -> None
     assert len([name for name in shown if name.startswith("voc")]) == 20
     words = "resnet101 480 to 800 18,000 iterations 4,000 iterations data.root, weights"
     assert shown["voc-split{1,2,3}-1shot"] == [*words.split(), "IMAGENET1K_V2"]
+    assert "data.novel," in shown["photos"]
 
 
 def test_json_holds_every_key(capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,6 +62,7 @@ def _cells(config: Config) -> Cells:
     sizes = f"{min(short)} to {max(short)}" if len(short) > 1 else f"{short[0]}"
     needs = [
         *(["data.root"] if config.data.root is None else []),
+        *(["data.novel"] if config.data.split is None and not config.data.novel else []),
         *([f"weights {weights}"] if weights else []),
     ]
     return (

@@ -277,6 +277,18 @@ def test_a_stage_depends_on_what_can_change_its_result(tmp_path: Path, key: str)
     json.dumps(parts(after, "transfer"), allow_nan=False)
 
 
+def test_an_oracle_from_nothing_is_the_same_for_every_k() -> None:
+    def depends(*sets: str) -> dict[str, object]:
+        name = f"voc-split1-{sets[0]}shot-320"
+        return parts(resolve(name, ["online.oracle=true", *sets[1:]]), "online")
+
+    assert depends("1") == depends("5") == depends("5", "mine.alpha=2", "base.minutes=1")
+    assert depends("1") != depends("1", "mine.images=base")
+    assert depends("1") != depends("1", "online.rate=0.01")
+    assert depends("1", "online.shots=true") != depends("5", "online.shots=true")
+    assert depends("1", "online.start=transfer") != depends("5", "online.start=transfer")
+
+
 def test_a_given_base_detector_stands_for_its_training() -> None:
     given = resolve("demo", ["base.checkpoint=a.safetensors"])
     assert parts(given, "base")["base"] == {"checkpoint": "a.safetensors"}

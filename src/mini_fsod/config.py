@@ -161,6 +161,13 @@ def parts(config: Config, stage: str) -> dict[str, Any]:
             continue  # its earlier rounds re-train too
         for section in OWN_SECTIONS[later]:
             del kept[section]
+    online = config.online
+    if stage == "online" and online.oracle and online.start == "weights":
+        # an oracle that begins from nothing knows no earlier stage: one for every K, if it has no
+        # use for the shots either
+        kept["mine"] = config.mine.model_dump(include={"images", "drop_on_base", "drop_nested"})
+        for section in ("base", "transfer", *([] if online.shots else ["shots"])):
+            del kept[section]
     return kept
 
 

@@ -74,8 +74,9 @@ def test_a_chain_of_stages_is_shared_as_far_as_it_can_be_handed_over(tmp_path: P
     found = plan(fake.study(rows=ROWS, shots=(1,)), *args, handed)
     base, transfer, tfa, mine, mining, tuned = found.units
     assert (base.last, transfer.last, mine.last) == ("base", "transfer", "mine")
-    assert (transfer.needs, mine.needs) == ((base.name,), (transfer.name,))
-    assert (tfa.needs, mining.needs, tuned.needs) == ((transfer.name,), (mine.name,), (mine.name,))
+    chain = (base.name, transfer.name, mine.name)  # all of it is handed to a cell
+    assert (transfer.needs, mine.needs) == (chain[:1], chain[:2])
+    assert (tfa.needs, mining.needs, tuned.needs) == (chain[:2], chain, chain)
     assert (mine.stages, mining.stages, tuned.stages) == (("mine",), (), ("tune",))
     config = found.configs[tuned.name]
     assert json.loads(config.mine.pool).endswith(f"shared/{mine.name}/mine/pool.json")

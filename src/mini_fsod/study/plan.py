@@ -104,7 +104,7 @@ def plan(
                 own = tuple(todo[: todo.index(stage) + 1])
                 units[name] = Unit(name, f"shared/{name}", own, stage, needs, whole)
             todo = todo[todo.index(stage) + 1 :]
-            needs = (name,)
+            needs = (*needs, name)
             key, file = handed[stage]
             # JSON's text is YAML's too, whatever characters the path has
             sets = [*sets, f"{key}={json.dumps(str(folder.resolve() / 'shared' / name / file))}"]

@@ -144,9 +144,18 @@ def find(run_or_checkpoint: Path) -> Path:
     if is_file(place / NAME):
         return place / NAME
     for stage in reversed(STAGES):
-        for path in (place / stage / NAME, _given(place / stage)):
-            if path is not None and is_file(path):
+        given = _given(place / stage)
+        known = [place / stage / NAME]
+        if given is not None:  # the run's own may have moved with it
+            known += [given, place / given.parent.name / NAME]
+        for path in known:
+            if is_file(path):
                 return path
+        if given is not None:  # an earlier stage's would be another detector
+            raise UserError(
+                f"{place}: the checkpoint of {stage} was given, and is not there: {given}.",
+                "Put it back, or name the checkpoint you mean.",
+            )
     raise UserError(
         f"{place}: no checkpoint in it. Looked for {NAME} there and in {', '.join(STAGES)}.",
         "Give the folder of a run with a finished stage, or a checkpoint.",

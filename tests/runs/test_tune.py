@@ -151,12 +151,18 @@ def test_no_fine_tuning(data: Path, copied: Path) -> None:
     for figure in ("nAP50", "bAP50", "per_class", "checkpoint_sha256"):
         assert results["tune"][figure] == results["online"][figure]
     assert checkpoint.find(copied) == copied / "online" / "checkpoint.safetensors"
+    moved = copied.rename(copied.with_name("moved"))
+    assert checkpoint.find(moved) == moved / "online" / "checkpoint.safetensors"
 
 
 def test_no_fine_tuning_of_a_given_detector(data: Path, finished: Path, copied: Path) -> None:
-    changes = {"online__checkpoint": finished, "tune__data": "none"}
+    given = Path(shutil.copytree(finished, copied.with_name("given")))
+    changes = {"online__checkpoint": given, "tune__data": "none"}
     stages.run(config(data, **changes), copied, first="online")
-    assert checkpoint.find(copied) == finished / "online" / "checkpoint.safetensors"
+    assert checkpoint.find(copied) == given / "online" / "checkpoint.safetensors"
+    shutil.rmtree(given)
+    with pytest.raises(UserError, match="of tune was given, and is not there"):
+        checkpoint.find(copied)  # not the few-shot detector, which is there
 
 
 def test_without_a_re_trained_detector(data: Path, copied: Path) -> None:

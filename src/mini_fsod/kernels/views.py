@@ -1,4 +1,4 @@
-"""The strong view of a batch in four passes over its pixels, where plain code takes a hundred."""
+"""The strong view of a batch in four passes over its pixels; plain code takes some hundred."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 BLOCK = 1024  # pixels, or colours of a row, a program looks at
 
-# rows of `draws`: four strengths in the order brightness, contrast, saturation, hue, then
+# rows of `draws` behind the four strengths, as `feed.views.laid_out` puts them
 GREY, SIGMA, NOISE, ERASE, ORDER = (tl.constexpr(row) for row in (4, 5, 6, 7, 19))
 
 

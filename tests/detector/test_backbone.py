@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 from torchvision.models import resnet50
 from torchvision.models.resnet import ResNet as TorchvisionResNet
-from torchvision.ops import FrozenBatchNorm2d
 
-from mini_fsod.detector.backbone import FoldedConv, ResNet, default_normalisation, make_backbone
+from mini_fsod.detector.backbone import ResNet, default_normalisation, make_backbone
 from mini_fsod.detector.settings import BackboneSettings
 from mini_fsod.errors import UserError
 
@@ -24,24 +23,6 @@ def maps(net: TorchvisionResNet, x: Tensor) -> list[Tensor]:
         x = layer(x)
         out.append(x)
     return out
-
-
-def test_a_folded_norm_learns_like_the_two_in_a_row() -> None:
-    torch.manual_seed(0)
-    conv = nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2, bias=False)
-    norm = FrozenBatchNorm2d(6, eps=0.3)
-    norm.running_var.uniform_(0.5, 2)
-    norm.running_mean.normal_()
-    norm.weight.uniform_(-1, 1)
-    norm.bias.normal_()
-    folded = FoldedConv(conv, norm)
-    x = torch.randn(2, 4, 9, 9)
-    wanted, found = norm(conv(x)), folded(x)
-    torch.testing.assert_close(found, wanted)
-    wanted.square().sum().backward()
-    found.square().sum().backward()
-    torch.testing.assert_close(folded.weight.grad, conv.weight.grad)
-    assert [name for name, _ in folded.named_parameters()] == ["weight"]
 
 
 def test_caffes_weights_give_the_maps_of_the_net_they_were_made_for() -> None:

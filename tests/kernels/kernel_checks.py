@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from itertools import product
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mini_fsod.detector.convolution import add_enlarged
 from mini_fsod.detector.nms import by_matrix
 from mini_fsod.detector.pooling import laid_out, pool_bags
 from mini_fsod.feed import views as plain
@@ -65,22 +67,33 @@ def check_pool(device: str) -> None:
 
 
 def check_finish(device: str) -> None:
-    torch.manual_seed(0)
-    x = torch.randn(2, 12, 5, 7, device=device)
-    other = torch.randn(2, 12, 5, 7, device=device).contiguous(memory_format=torch.channels_last)
-    shift, weight = torch.randn(12, device=device), torch.randn(2, 12, 5, 7, device=device)
-    for residual, relu in ((None, True), (other, True), (other, False), (None, False)):
-        a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
-        rest = None if residual is None else residual.clone().requires_grad_()
-        out = finish(a, shift, rest, relu)
-        wanted = b + shift.view(1, -1, 1, 1) + (0 if residual is None else residual)
-        wanted = wanted.relu() if relu else wanted
-        (out * weight).sum().backward()
-        (wanted * weight).sum().backward()
-        torch.testing.assert_close(out, wanted)
-        torch.testing.assert_close(a.grad, b.grad)
-        if rest is not None:
-            torch.testing.assert_close(rest.grad, b.grad)
+    """Shift, sum and ReLU, and the gradients of all; the second map fills more than a program."""
+    for images, *shape in ((2, 12, 6, 8), (2, 40, 30, 34), (1, 300, 4, 2), (0, 8, 2, 4)):
+        channels, height, width = shape
+        torch.manual_seed(0)
+        x, like, weight = torch.randn(3, images, *shape, device=device)
+        like = like.contiguous(memory_format=torch.channels_last)
+        halved = torch.randn(images, channels, height // 2, width // 2, device=device)
+        shift = torch.randn(channels, device=device)
+        for other, relu, learns in product((None, like, halved), (True, False), (True, False)):
+            results = []
+            for way in (finish, finish_plainly):
+                own = [v.clone() for v in (x, shift, other) if v is not None]
+                for value in own[:: 1 if learns else 2]:
+                    value.requires_grad_()
+                out = way(own[0], own[1], own[2] if other is not None else None, relu)
+                (out * weight).sum().backward()
+                results.append([out.detach(), *(v.grad for v in own)])
+            assert (results[0][2] is not None) == learns
+            for ours, wanted in zip(*results, strict=True):
+                torch.testing.assert_close(ours, wanted, atol=1e-4, rtol=1e-5)
+
+
+def finish_plainly(x: Tensor, shift: Tensor, other: Tensor | None, relu: bool) -> Tensor:
+    out = x + shift.view(1, -1, 1, 1)
+    if other is not None:
+        out = out + other if other.shape == out.shape else add_enlarged(out, other)
+    return out.relu() if relu else out
 
 
 def check_views(device: str) -> None:
@@ -130,18 +143,17 @@ def check_compiling() -> None:
         "RATIO": 2,
         "C": 256,
     }
+    map_ = dict.fromkeys(("x", "other", "out", "grad", "through"), "*bf16")
+    map_ |= dict.fromkeys(("shift", "sums"), "*fp32") | {"P": 8, "C": 256}
+    map_ |= dict.fromkeys(("pixels", "width", "channels"), "i32")
     boxes = {"number": "i32", "words": "i32", "BLOCK": nms.BLOCK}
     seen = {"sizes": "*i64", "draws": "*fp32", "number": "i32", "height": "i32", "width": "i32"}
     seen |= {"images": "*u8", "view": "*fp32", "sums": "*fp32", "N": views.BLOCK}
     for kernel, arguments in (
         (pool._pool_forward, {"cells": "*bf16"} | pooling),
         (pool._pool_backward, {"grad": "*fp32"} | pooling),
-        (
-            finish._finish,
-            dict.fromkeys(("x", "residual", "out"), "*bf16")
-            | {"shift": "*fp32", "number": "i32", "channels": "i32"}
-            | {"ADD": True, "RELU": True, "N": 2048},
-        ),
+        *((finish._finish, map_ | {"ADD": add, "RELU": True}) for add in range(3)),
+        (finish._learn, map_ | {"RELU": True, "TURNS": finish.TURNS}),
         (
             nms._overlaps,
             {"boxes": "*fp32", "group": "*i32", "bits": "*i32", "threshold": "fp32"} | boxes,

@@ -17,6 +17,7 @@ from torchvision.models import get_model, get_model_weights, resnet
 from torchvision.ops import FrozenBatchNorm2d
 
 from mini_fsod.detector.anchors import STRIDES
+from mini_fsod.detector.convolution import FoldedConv
 from mini_fsod.detector.settings import IMAGENET, BackboneSettings, Normalisation
 from mini_fsod.errors import UserError
 
@@ -24,43 +25,6 @@ RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 NARROW = "resnet18-narrow"  # a quarter of the channels: trains from nothing on a CPU in minutes
 STAGES = ("stem", "layer1", "layer2", "layer3", "layer4")
 GROUPS = 32  # of GroupNorm, at most; each has two channels or more
-
-
-class FoldedConv(nn.Module):
-    """A convolution, the frozen BatchNorm behind it, and what may follow: a sum, a ReLU.
-
-    The norm's factor goes into the weight at every call: the weight alone learns, its gradient is
-    that of convolution and norm in a row. The rest is one pass over the convolution's output.
-    """
-
-    scale: Tensor
-    shift: Tensor
-
-    def __init__(self, conv: nn.Conv2d, norm: nn.BatchNorm2d | FrozenBatchNorm2d) -> None:
-        super().__init__()
-        scale, shift = norm_factors(norm)
-        self.weight = nn.Parameter(conv.weight.detach().clone(), conv.weight.requires_grad)
-        self.register_buffer("scale", scale.view(-1, 1, 1, 1))
-        self.register_buffer("shift", shift)
-        self.stride, self.padding, self.groups = conv.stride, conv.padding, conv.groups
-
-    def forward(self, x: Tensor, residual: Tensor | None = None, relu: bool = False) -> Tensor:
-        x = F.conv2d(
-            x,
-            self.weight * self.scale,
-            stride=self.stride,
-            padding=self.padding,
-            groups=self.groups,
-        )
-        if x.is_cuda:
-            from mini_fsod.kernels.finish import finish  # Triton is there where CUDA is
-
-            finished: Tensor = finish(x, self.shift, residual, relu)
-            return finished
-        x = x + self.shift.to(x.dtype).view(1, -1, 1, 1)
-        if residual is not None:
-            x = x + residual
-        return F.relu(x) if relu else x
 
 
 class FoldedBlock(nn.Module):
@@ -81,15 +45,6 @@ class FoldedBlock(nn.Module):
             x = getattr(self, name)(x, relu=True)
         out: Tensor = getattr(self, self.last)(x, residual, relu=True)
         return out
-
-
-def norm_factors(norm: nn.BatchNorm2d | FrozenBatchNorm2d) -> tuple[Tensor, Tensor]:
-    """Factor and summand (C,), (C,) of a BatchNorm that uses its running statistics."""
-    mean, var = norm.running_mean, norm.running_var
-    assert mean is not None
-    assert var is not None
-    scale = norm.weight.detach() * (var + norm.eps).rsqrt()
-    return scale, norm.bias.detach() - mean * scale
 
 
 class ResNet(nn.Module):

@@ -20,7 +20,8 @@ from torchvision.ops import FrozenBatchNorm2d
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
 from mini_fsod.detector.anchors import STRIDES
-from mini_fsod.detector.backbone import ResNet, norm_factors
+from mini_fsod.detector.backbone import ResNet
+from mini_fsod.detector.convolution import norm_factors
 from mini_fsod.detector.model import Detector
 from mini_fsod.detector.pooling import CANONICAL_LEVEL, CANONICAL_SIZE
 from mini_fsod.detector.settings import (

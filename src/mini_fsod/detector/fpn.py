@@ -6,16 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-
-def add_enlarged(fine: Tensor, coarse: Tensor) -> Tensor:
-    """fine (B, C, 2h, 2w) plus coarse (B, C, h, w) enlarged twofold by repeating its cells.
-
-    The repeated cells are never written, and the sum stays in the maps' own precision, which
-    autocast takes from `interpolate`.
-    """
-    images, channels, height, width = coarse.shape
-    blocks = fine.view(images, channels, height, 2, width, 2)
-    return (blocks + coarse[:, :, :, None, :, None]).flatten(4, 5).flatten(2, 3)
+from mini_fsod.detector.convolution import convolved
 
 
 class FeaturePyramid(nn.Module):
@@ -30,9 +21,9 @@ class FeaturePyramid(nn.Module):
             nn.init.zeros_(conv.bias)
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
-        top = self.inner[-1](maps[-1])
-        levels = [self.outer[-1](top)]
-        for i in range(len(maps) - 2, -1, -1):
-            top = add_enlarged(self.inner[i](maps[i]), top)
-            levels.insert(0, self.outer[i](top))
+        top: Tensor | None = None
+        levels: list[Tensor] = []
+        for inner, outer, each in reversed(list(zip(self.inner, self.outer, maps, strict=True))):
+            top = convolved(inner, each, top)
+            levels.insert(0, convolved(outer, top))
         return [*levels, levels[-1][:, :, ::2, ::2]]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mini_fsod.detector.batch import Proposals
 from mini_fsod.detector.boxes import clip, decode, gather_rows
+from mini_fsod.detector.convolution import convolved
 from mini_fsod.detector.nms import nms_parts
 
 SMALLEST_SIDE = 1e-3  # a proposal's, in pixels
@@ -39,7 +39,7 @@ class RPNHead(nn.Module):
         rows = []
         for x in levels:
             for conv in self.convs:
-                x = F.relu(conv(x), inplace=True)
+                x = convolved(conv, x, relu=True)
             rows.append(x.flatten(2).transpose(1, 2))  # (B, h * w, channels), no copy channels-last
         out = self.predict(torch.cat(rows, dim=1)).float()
         images = out.shape[0]

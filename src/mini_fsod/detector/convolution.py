@@ -1,0 +1,83 @@
+"""Convolutions, and what follows them: a shift, a sum, a ReLU, which CUDA does in one pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchvision.ops import FrozenBatchNorm2d
+
+
+def convolved(conv: Any, x: Tensor, coarse: Tensor | None = None, relu: bool = False) -> Tensor:
+    """What an nn.Conv2d makes of x, (B, C, H, W), plus `coarse` enlarged, then ReLU, if asked for.
+
+    coarse: (B, C, H / 2, W / 2).
+    """
+    if x.is_cuda:
+        from mini_fsod.kernels.finish import finish  # Triton is there where CUDA is
+
+        x = F.conv2d(x, conv.weight, None, conv.stride, conv.padding)
+        finished: Tensor = finish(x, conv.bias, coarse, relu)
+        return finished
+    out: Tensor = conv(x)
+    if coarse is not None:
+        out = add_enlarged(out, coarse)
+    return F.relu(out, inplace=True) if relu else out
+
+
+def add_enlarged(fine: Tensor, coarse: Tensor) -> Tensor:
+    """fine (B, C, 2h, 2w) plus coarse (B, C, h, w) enlarged twofold by repeating its cells.
+
+    The repeated cells are never written, and the sum stays in the maps' own precision, which
+    autocast takes from `interpolate`.
+    """
+    images, channels, height, width = coarse.shape
+    blocks = fine.view(images, channels, height, 2, width, 2)
+    return (blocks + coarse[:, :, :, None, :, None]).flatten(4, 5).flatten(2, 3)
+
+
+class FoldedConv(nn.Module):
+    """A convolution, the frozen BatchNorm behind it, and what may follow: a sum, a ReLU.
+
+    The norm's factor goes into the weight at every call: the weight alone learns, its gradient is
+    that of convolution and norm in a row. The rest is one pass over the convolution's output.
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, conv: nn.Conv2d, norm: nn.BatchNorm2d | FrozenBatchNorm2d) -> None:
+        super().__init__()
+        scale, shift = norm_factors(norm)
+        self.weight = nn.Parameter(conv.weight.detach().clone(), conv.weight.requires_grad)
+        self.register_buffer("scale", scale.view(-1, 1, 1, 1))
+        self.register_buffer("shift", shift)
+        self.stride, self.padding, self.groups = conv.stride, conv.padding, conv.groups
+
+    def forward(self, x: Tensor, residual: Tensor | None = None, relu: bool = False) -> Tensor:
+        x = F.conv2d(
+            x,
+            self.weight * self.scale,
+            stride=self.stride,
+            padding=self.padding,
+            groups=self.groups,
+        )
+        if x.is_cuda:
+            from mini_fsod.kernels.finish import finish  # Triton is there where CUDA is
+
+            finished: Tensor = finish(x, self.shift, residual, relu)
+            return finished
+        x = x + self.shift.to(x.dtype).view(1, -1, 1, 1)
+        if residual is not None:
+            x = x + residual
+        return F.relu(x) if relu else x
+
+
+def norm_factors(norm: nn.BatchNorm2d | FrozenBatchNorm2d) -> tuple[Tensor, Tensor]:
+    """Factor and summand (C,), (C,) of a BatchNorm that uses its running statistics."""
+    mean, var = norm.running_mean, norm.running_var
+    assert mean is not None
+    assert var is not None
+    scale = norm.weight.detach() * (var + norm.eps).rsqrt()
+    return scale, norm.bias.detach() - mean * scale

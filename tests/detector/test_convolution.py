@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torchvision.ops import FrozenBatchNorm2d
+
+from mini_fsod.detector.convolution import FoldedConv, convolved
+
+
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize("with_coarse", [True, False])
+def test_a_coarser_map_is_enlarged_before_the_relu(with_coarse: bool, relu: bool) -> None:
+    torch.manual_seed(0)
+    conv = nn.Conv2d(3, 4, 3, padding=1)
+    x, coarse = torch.randn(2, 3, 4, 6), torch.randn(2, 4, 2, 3) if with_coarse else None
+    wanted = conv(x)
+    if coarse is not None:
+        wanted = wanted + F.interpolate(coarse, scale_factor=2.0, mode="nearest")
+    found = convolved(conv, x, coarse, relu)
+    torch.testing.assert_close(found, wanted.relu() if relu else wanted)
+
+
+def test_a_folded_norm_learns_like_the_two_in_a_row() -> None:
+    torch.manual_seed(0)
+    conv = nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2, bias=False)
+    norm = FrozenBatchNorm2d(6, eps=0.3)
+    norm.running_var.uniform_(0.5, 2)
+    norm.running_mean.normal_()
+    norm.weight.uniform_(-1, 1)
+    norm.bias.normal_()
+    folded = FoldedConv(conv, norm)
+    x = torch.randn(2, 4, 9, 9)
+    wanted, found = norm(conv(x)), folded(x)
+    torch.testing.assert_close(found, wanted)
+    wanted.square().sum().backward()
+    found.square().sum().backward()
+    torch.testing.assert_close(folded.weight.grad, conv.weight.grad)
+    assert [name for name, _ in folded.named_parameters()] == ["weight"]

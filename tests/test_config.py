@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from mini_fsod.config import KEYS, STAGES, Config, from_file, parts, resolve
+from mini_fsod.config import KEYS, STAGES, Config, from_file, parts, resolve, stages_of
 from mini_fsod.errors import UserError
 
 VOC = "voc-split1-1shot"
@@ -287,6 +287,25 @@ def test_an_oracle_from_nothing_is_the_same_for_every_k() -> None:
     assert depends("1") != depends("1", "online.rate=0.01")
     assert depends("1", "online.shots=true") != depends("5", "online.shots=true")
     assert depends("1", "online.start=transfer") != depends("5", "online.start=transfer")
+
+
+def test_re_training_on_a_given_pool_depends_on_more_of_mining() -> None:
+    def depends(*sets: str) -> dict[str, object]:
+        return parts(resolve(VOC, ["mine.given=pool.json", *sets]), "online")
+
+    assert depends() == depends("mine.alpha=2", "mine.cut=0.1")
+    for text in ("mine.images=base", "mine.drop_on_base=true", "mine.drop_nested=true"):
+        assert depends() != depends(text)
+
+
+def test_the_stages_of_an_oracle() -> None:
+    def stages(*sets: str, last: str = "tune") -> tuple[str, ...]:
+        return stages_of(resolve("voc-split1-1shot-320", sets), last)
+
+    assert stages() == STAGES
+    assert stages("online.oracle=true") == ("online", "tune")
+    assert stages("online.oracle=true", last="mine") == STAGES[:3]
+    assert stages("online.oracle=true", "online.start=transfer") == STAGES
 
 
 def test_a_given_base_detector_stands_for_its_training() -> None:

@@ -49,6 +49,7 @@ STAGES = tuple(OWN_SECTIONS)
 # The key of a stage by which its result is taken from elsewhere
 GIVEN = {"base": "checkpoint", "transfer": "checkpoint", "mine": "given", "online": "checkpoint"}
 TRAINED = tuple(stage for stage in STAGES if stage != "mine")
+ASKED_OF_MINE = ("images", "drop_on_base", "drop_nested")  # by the stage `online`
 
 # Keys that say the same thing in two ways: who gives one takes the other back.
 EITHER = (
@@ -153,7 +154,9 @@ def parts(config: Config, stage: str) -> dict[str, Any]:
     )
     for own, key in GIVEN.items():
         if kept[own][key] is not None:
-            kept[own] = {key: kept[own][key]}
+            # re-training asks more of the section of mining than what was mined
+            more = ASKED_OF_MINE if own == "mine" else ()
+            kept[own] = {name: kept[own][name] for name in (key, *more)}
         else:
             del kept[own][key]
     for later in STAGES[STAGES.index(stage) + 1 :]:
@@ -161,14 +164,23 @@ def parts(config: Config, stage: str) -> dict[str, Any]:
             continue  # its earlier rounds re-train too
         for section in OWN_SECTIONS[later]:
             del kept[section]
-    online = config.online
-    if stage == "online" and online.oracle and online.start == "weights":
-        # an oracle that begins from nothing knows no earlier stage: one for every K, if it has no
-        # use for the shots either
-        kept["mine"] = config.mine.model_dump(include={"images", "drop_on_base", "drop_nested"})
-        for section in ("base", "transfer", *([] if online.shots else ["shots"])):
+    if stage == "online" and "mine" not in stages_of(config, stage):
+        kept["mine"] = config.mine.model_dump(include={*ASKED_OF_MINE})
+        # one for every K, if it has no use for the shots either
+        for section in ("base", "transfer", *([] if config.online.shots else ["shots"])):
             del kept[section]
     return kept
+
+
+def stages_of(config: Config, last: str) -> tuple[str, ...]:
+    """The stages that lead to the result of the last one, in order.
+
+    An oracle that begins from nothing needs none before its training.
+    """
+    lead = STAGES[: STAGES.index(last) + 1]
+    if "online" in lead and config.online.oracle and config.online.start == "weights":
+        return lead[lead.index("online") :]
+    return lead
 
 
 def resolve(source: str, sets: Sequence[str] = ()) -> Config:

@@ -307,7 +307,9 @@ class Online(Training):
     # what it begins as: the backbone's own weights, the base detector with rows for new classes,
     # or the few-shot detector
     start: Literal["weights", "base", "transfer"] = "weights"
-    ema: Annotated[Float, Field(gt=0, lt=1)] | None = 0.999  # of the teacher
+    ema: Annotated[Float, Field(gt=0, lt=1)] | None = (
+        0.999  # of the teacher; without one, of what comes out
+    )
     teacher: bool = True  # it goes on mining, and is the detector that comes out
     delta: Share = 0.7  # the least score of what the teacher finds
     mingle: Mingle = Mingle()
@@ -357,7 +359,8 @@ class Tune(Training):
 class Transfer(Training):
     checkpoint: Place | None = None  # a finished few-shot detector instead of training one
     # box rows of new classes begin as random ones (TFA), or as the mean of the base classes', and
-    # fixed ones stay so: one shot teaches more about itself than about where objects end
+    # fixed ones stay so, but for weight decay: one shot teaches more about itself than about where
+    # objects end
     boxes: Literal["new", "mean", "fixed"] = "new"
     data: Literal["balanced", "known"] = "balanced"  # known: all base boxes of the shots' pictures
     iterations: Count | None = 4_000

@@ -137,7 +137,8 @@ def test_what_nobody_knows_is_no_warning() -> None:
         ([(57, {"confidence": 0.01}), (3, {"confidence": 0.2})], None),
         # everything is novel
         ([GOOD, (3, {"found": 26.0, "mined": 26.0})], "finds 26 novel objects in every image"),
-        ([GOOD, (3, {"found": 26.0, "mined": 26.0, "right": 20.0})], None),  # and is
+        # what is hidden is for gauges: it saves nobody
+        ([GOOD, (3, {"found": 26.0, "mined": 26.0, "right": 20.0})], "finds 26 novel objects"),
         ([GOOD, (3, {"found": 25.0, "mined": 25.0})], None),
         ([(2, {"found": 32.0, "mined": 32.0})], None),
         # a class is gone
@@ -168,6 +169,7 @@ def test_many_are_no_collapse_where_nobody_knows_better_and_there_is_room() -> N
     told = [Look(look.step, look.means | {"found": 30.0}) for look in without("right")]
     assert collapse(told, NORMAL) is not None
     assert collapse(told, Normal(16, 100, NORMAL.pool)) is None
+    assert collapse(told, Normal(16, 32, NORMAL.pool | {"cow": 6.0})) is None  # a crowd
 
 
 def test_shares() -> None:

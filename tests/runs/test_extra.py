@@ -191,9 +191,9 @@ def test_re_training_learns_from_them(data: Path, photos: Path, copied: Path) ->
 
 
 @pytest.mark.slow
-def test_an_oracle_has_no_use_for_them(data: Path, photos: Path, copied: Path) -> None:
-    without = trained(data, copied, first="mine", online__oracle="true")
-    assert without == trained(data, copied, first="mine", online__oracle="true", mine__extra=photos)
+def test_an_oracle_has_no_use_for_them(data: Path, photos: Path, tmp_path: Path) -> None:
+    without = trained(data, tmp_path / "a", online__oracle="true")
+    assert without == trained(data, tmp_path / "b", online__oracle="true", mine__extra=photos)
 
 
 @pytest.mark.slow

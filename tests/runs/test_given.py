@@ -62,6 +62,34 @@ def test_mining_takes_a_given_detector(tmp_path: Path) -> None:
     assert found[0] == found[1]
 
 
+def test_a_pool_alone_is_enough(tmp_path: Path) -> None:
+    """As it comes back from a labelling tool."""
+    data = small.write_data(tmp_path / "data")
+    first, second = tmp_path / "first", tmp_path / "second"
+    stages.run(config(data), first, last="online")
+    alone = tmp_path / "reviewed" / "pool.json"
+    alone.parent.mkdir()
+    alone.write_bytes((first / "mine" / "pool.json").read_bytes())
+    given = {"base__checkpoint": first, "transfer__checkpoint": first, "mine__given": alone}
+    stages.run(config(data, **given), second, last="online")
+    ends = [(run / "online" / "checkpoint.safetensors").read_bytes() for run in (first, second)]
+    assert ends[0] == ends[1]
+    wanting = config(data, **given, online__ignore_candidates="true")
+    with pytest.raises(UserError, match=r"no candidates\.json lies beside it") as error:
+        stages.run(wanting, tmp_path / "third")
+    assert "online.ignore_candidates" in error.value.fix
+    assert not (tmp_path / "third").exists()
+
+
+def test_an_oracle_from_nothing_has_one_stage(tmp_path: Path) -> None:
+    data = small.write_data(tmp_path / "data")
+    own = config(data, online__oracle="true", online__teacher="false", online__iou_branch="false")
+    results = stages.run(own, tmp_path / "run", last="online")
+    assert list(results["stages"]) == ["online"]
+    with pytest.raises(UserError, match="begins from nothing has no stage mine"):
+        stages.run(own, tmp_path / "run", first="mine", last="online")
+
+
 def test_a_pool_that_is_not_there(tmp_path: Path) -> None:
     data = small.write_data(tmp_path / "data")
     with pytest.raises(UserError, match="there is no such pool"):

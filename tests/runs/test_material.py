@@ -24,11 +24,11 @@ CPU = torch.device("cpu")
 NOVEL = small.NOVEL
 
 
-def material(root: Path, **changes: object) -> Material:
+def material(root: Path, device: torch.device = CPU, **changes: object) -> Material:
     source = root.parent / "small.yaml"
     source.touch()
     config = resolve(str(source), small.sets(root, **changes))
-    return Material(config, CPU)
+    return Material(config, device)
 
 
 def stems(data: Dataset) -> list[str]:
@@ -280,12 +280,24 @@ def test_other_boxes_are_other_batches(data: Path) -> None:
         ({"transfer__short": "[72, 90]"}, (90, 96)),  # shots may be shown larger than the rest
         ({"views__zoom": "[0.5, 1.2]"}, (77, 116)),
         ({"views__zoom": "[0.4, 0.8]"}, (64, 96)),
+        ({"views__zoom": "[0.5, 1.2]", "views__test": 79}, (79, 116)),  # tests are not zoomed
+        ({"mine__discriminator": "resnet18", "mine__discriminator_short_side": 100}, (100, 200)),
     ],
 )
 def test_pictures_are_kept_as_large_as_they_are_shown(
     data: Path, changes: dict[str, object], kept: tuple[int, int]
 ) -> None:
     assert material(data, **changes)._kept == kept
+
+
+def test_whether_pictures_fit_is_asked_once(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one run of a study holds on the device is not free for the next, which shares it."""
+    free = [10_000_000, 0]
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free.pop(0), 0))
+    gpu = torch.device("cuda")
+    runs = [material(data, gpu, shots__seed=seed) for seed in (0, 1)]
+    assert [run._streams for run in runs] == [False, False]
+    assert free == [0]
 
 
 def test_runs_in_one_process_share_what_they_read_and_hold(data: Path) -> None:

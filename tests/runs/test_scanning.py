@@ -90,6 +90,21 @@ def test_another_detector_or_discriminator_is_a_new_scan(
     assert scans == [*expected, "scan"]
 
 
+@pytest.mark.slow
+def test_other_shots_of_the_same_detector_are_a_new_scan(
+    data: Path, finished: Path, copied: Path, tmp_path: Path, scans: list[str]
+) -> None:
+    """Prototypes are made of them."""
+    given = {"transfer__checkpoint": finished / "transfer" / "checkpoint.safetensors"}
+    for out in (copied, tmp_path / "new"):
+        stages.run(
+            config(data, shots__k=2, **given), out, "transfer" if out == copied else None, "mine"
+        )
+    assert scans == ["scan", "scan"]
+    assert load(copied, "candidates.json") == load(tmp_path / "new", "candidates.json")
+    assert load(copied, "candidates.json") != load(finished, "candidates.json")
+
+
 def test_a_damaged_scan(data: Path, copied: Path, scans: list[str]) -> None:
     (copied / "raw.npz").write_bytes((copied / "raw.npz").read_bytes()[:200])
     with pytest.raises(UserError, match="not what a scan has left"):

@@ -30,7 +30,7 @@ KEYS = {
         "shots.k",
         "shots.seed",
     ),
-    "mine": ("mine.threshold", "mine.pool", "mine.given"),
+    "mine": ("mine.threshold", "mine.given"),
     "tune": ("tune.data",),
 }
 
@@ -78,8 +78,14 @@ def parts(config: Any, stage: str) -> dict[str, Any]:
     return found
 
 
+def stages_of(config: Any, last: str) -> Sequence[str]:
+    """All up to the last, unless mining needs none before it."""
+    lead = STAGES[: STAGES.index(last) + 1]
+    return lead[2:] if config.all["mine.threshold"] == "truth" else lead
+
+
 def planned(folder: Path, of: Study | None = None) -> Plan:
-    return plan(of or study(), folder, resolve, parts, STAGES)
+    return plan(of or study(), folder, resolve, parts, STAGES, stages_of)
 
 
 def finish(folder: Path, stages: dict[str, Any], **more: Any) -> None:

@@ -65,13 +65,7 @@ def test_a_given_base_is_nobodys_unit(tmp_path: Path) -> None:
 
 
 def test_a_chain_of_stages_is_shared_as_far_as_it_can_be_handed_over(tmp_path: Path) -> None:
-    # as it would be if transfer and mining could be handed over too
-    handed = HANDED | {
-        "transfer": ("transfer.minutes", "transfer/checkpoint.safetensors"),
-        "mine": ("mine.pool", "mine/pool.json"),
-    }
-    args = (tmp_path, fake.resolve, fake.parts, fake.STAGES)
-    found = plan(fake.study(rows=ROWS, shots=(1,)), *args, handed)
+    found = fake.planned(tmp_path, fake.study(rows=ROWS, shots=(1,)))
     base, transfer, tfa, mine, mining, tuned = found.units
     assert (base.last, transfer.last, mine.last) == ("base", "transfer", "mine")
     chain = (base.name, transfer.name, mine.name)  # all of it is handed to a cell
@@ -79,14 +73,25 @@ def test_a_chain_of_stages_is_shared_as_far_as_it_can_be_handed_over(tmp_path: P
     assert (tfa.needs, mining.needs, tuned.needs) == (chain[:2], chain, chain)
     assert (mine.stages, mining.stages, tuned.stages) == (("mine",), (), ("tune",))
     config = found.configs[tuned.name]
-    assert json.loads(config.mine.pool).endswith(f"shared/{mine.name}/mine/pool.json")
-    assert found.configs[mine.name].mine.pool is None
+    assert json.loads(config.mine.given).endswith(f"shared/{mine.name}/mine/pool.json")
+    assert found.configs[mine.name].mine.given is None
     assert found.configs[mine.name].base.checkpoint is not None
     # what lies behind a stage that cannot be handed over is each cell's own
-    short = {stage: way for stage, way in handed.items() if stage != "transfer"}
-    units = plan(fake.study(rows=ROWS, shots=(1,)), *args, short).units
+    short = {stage: way for stage, way in HANDED.items() if stage != "transfer"}
+    args = (tmp_path, fake.resolve, fake.parts, fake.STAGES, fake.stages_of, short)
+    units = plan(fake.study(rows=ROWS, shots=(1,)), *args).units
     assert [unit.last for unit in units if unit.cell is None] == ["base"]
     assert units[-1].stages == ("transfer", "mine", "tune")
+
+
+def test_a_run_that_needs_no_earlier_stage_waits_for_none(tmp_path: Path) -> None:
+    rows = (ROWS[1], Row("oracle", ("mine.threshold=truth",), "mine"), ROWS[2])
+    found = fake.planned(tmp_path, fake.study(rows=rows, shots=(1,)))
+    cell = next(unit for unit in found.units if unit.cell and unit.cell.row == "oracle")
+    (name,) = cell.needs
+    shared = next(unit for unit in found.units if unit.name == name)
+    assert (shared.needs, shared.stages, cell.stages) == ((), ("mine",), ())
+    assert found.configs[name].base.checkpoint is None
 
 
 def test_a_preset_may_name_the_shots_itself(tmp_path: Path) -> None:

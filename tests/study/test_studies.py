@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mini_fsod.config import resolve
 from mini_fsod.errors import UserError
 from mini_fsod.study.studies import STUDIES, Row, find, from_file, narrowed, numbers
 
@@ -49,6 +50,41 @@ def test_what_is_no_list_of_numbers(text: str, what: str) -> None:
     with pytest.raises(UserError, match=what) as error:
         numbers(text, "--shots", least=1)
     assert error.value.what.startswith("--shots: ")
+
+
+# mine.threshold, whether a discriminator looks, online.teacher, .iou_branch, .oracle, last stage
+SWITCHES = {
+    "TFA": (None, None, None, None, None, "transfer"),
+    "+ TFA mining": (0.7, False, False, False, False, "online"),
+    "+ adaptive thresholding": ("adaptive", False, False, False, False, "online"),
+    "+ SSL co-mining": ("adaptive", True, False, False, False, "online"),
+    "+ adaptive mingling": ("adaptive", True, True, False, False, "online"),
+    "+ IoU branch": ("adaptive", True, True, True, False, "online"),
+    "+ fine-tuning": ("adaptive", True, True, True, False, "tune"),
+    "oracle": (None, None, False, False, True, "online"),
+}
+
+
+@pytest.mark.parametrize("label", SWITCHES)
+def test_rows_of_the_components(label: str) -> None:
+    row = next(row for row in STUDIES["components"].rows if row.label == label)
+    config = resolve("voc-split1-1shot-320", row.sets)
+    mine, online = config.mine, config.online
+    found = (
+        mine.threshold,
+        mine.discriminator != "none",
+        online.teacher,
+        online.iou_branch,
+        online.oracle,
+        row.last,
+    )
+    pairs = zip(found, SWITCHES[label], strict=True)
+    assert all(wanted is None or own == wanted for own, wanted in pairs)
+    # the paper's, and the same training, in every row
+    assert (mine.alpha, mine.most, online.delta, online.shots) == (1.5, 300, 0.7, False)
+    assert (online.mingle.rpn, online.mingle.rcnn, online.start) == (True, True, "weights")
+    assert (online.iterations, online.minutes, online.rate) == (12_000, None, 0.02)
+    assert config.tune.data == "balanced"
 
 
 def test_the_study_tfa() -> None:

@@ -108,6 +108,24 @@ def test_tables_worked_by_hand(tmp_path: Path) -> None:
     assert "TFA Base: the paper's table ``Effectiveness of each components''." in caption
 
 
+def test_the_way_to_the_oracle(tmp_path: Path) -> None:
+    rows = tuple(Row(name, (f"seed={n}",)) for n, name in enumerate(("TFA", "mined", "oracle")))
+    study = fake.study(rows=rows, seeds=(0,))
+    figures: dict[Cell, tuple[float | None, float]] = {
+        Cell("TFA", 1, 1, 0): (40.0, 70.0),
+        Cell("mined", 1, 1, 0): (50.0, 70.0),
+        Cell("TFA", 1, 5, 0): (50.0, 70.0),
+        Cell("mined", 1, 5, 0): (60.0, 70.0),
+    }
+    assert "way" not in tables.write(tmp_path, study, finished(tmp_path, figures, study))
+    figures[Cell("oracle", 1, 1, 0)] = (65.0, 70.0)
+    text = tables.write(tmp_path, study, finished(tmp_path, figures, study))
+    assert "| % of the way from TFA to oracle | K = 1 | K = 5 |\n" in text
+    assert "| mined                           |    40 |     - |\n\n" in text
+    assert text.count("| oracle ") == 2  # of nAP50 and bAP50 alone
+    assert r"\% of the way from TFA to oracle & & \\" in (tmp_path / "study.tex").read_text()
+
+
 def test_study_json(tmp_path: Path) -> None:
     study = fake.study(rows=(Row("TFA", paper=PAPER),), shots=(1, 4), splits=(2,))
     cell = Cell("TFA", 2, 1, 0)

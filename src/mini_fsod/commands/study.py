@@ -37,7 +37,7 @@ def run(
     study = replace(study, sets=tuple(sets))
     if mode(out) and not is_folder(out):
         raise UserError(f"{out}: is no folder.", "Choose another place for --out.")
-    todo = plan(study, out, settings.resolve, settings.parts, settings.STAGES)
+    todo = plan(study, out, settings.resolve, settings.parts, settings.STAGES, settings.stages_of)
     if rows is not None:
         todo = of_rows(todo, chosen_rows(study, rows))
     _refuse_one_sample(study, todo)

@@ -29,7 +29,7 @@ PRECISION_LEFT = 2 / 3
 PLACEMENT_LEFT = 0.85  # boxes that agree overlap by half at least, and mostly by 0.8 to 0.9
 SEES, BLIND = 0.5, 0.05  # confidence
 FULL = 0.8  # of the instances that the teacher may find
-RIGHT = 0.5  # a precision at which many boxes are no harm
+CROWDED = 0.2  # of them already in the pool: then they may all be there
 
 # What shares are made of: a part, and the whole
 AGREEMENT = ("agreed", "pool")
@@ -148,7 +148,7 @@ def collapse(looks: Sequence[Look], normal: Normal) -> tuple[str, str] | None:
     full = FULL * normal.instances
     if (
         all(look.means["found"] >= full for look in some)
-        and shares(mean_of_all(some)).get("precision", 0.0) < RIGHT
+        and sum(normal.pool.values()) < CROWDED * full
     ):
         return (
             f"it finds {mean(some, 'found'):.0f} novel objects in every image",

@@ -137,11 +137,12 @@ class Material:
     @property
     def _kept(self) -> tuple[int, int]:
         """The largest short and long side that any stage shows."""
-        config, views = self._config, self._config.views
+        config, views, mine = self._config, self._config.views, self._config.mine
         closest = 1.0 if views.zoom is None else max(1.0, views.zoom[1])
         few = (*(config.transfer.short or ()), *(config.tune.short or ()))
-        shorts = (*views.short, *few, views.test)
-        return ceil(max(shorts) * closest), ceil(views.long * closest)
+        looked = 0 if mine.discriminator == "none" else mine.discriminator_short_side
+        short = max(ceil(max(views.short) * closest), *few, views.test, looked)
+        return short, max(ceil(views.long * closest), 2 * looked)
 
     @cached_property
     def _folder(self) -> Path:
@@ -153,9 +154,7 @@ class Material:
         wish = self._config.data.feed
         if wish != "auto" or self._device.type != "cuda":
             return wish == "stream"
-        kept = reduced(own_sizes(self.data), *self._kept)
-        free, _ = torch.cuda.mem_get_info(self._device)
-        streams = 3 * int(kept.prod(axis=1).sum()) > HELD_SHARE * free
+        streams = _too_many(self.data, *self._kept, self._device)
         if streams:
             show.note("the pictures do not fit into the GPU's memory: they are decoded on the way")
         return streams
@@ -234,6 +233,14 @@ class Material:
 @lru_cache(maxsize=1)
 def _read(root: Path) -> Dataset:
     return read(root)
+
+
+@lru_cache(maxsize=1)  # asked once: what is held is no longer free
+def _too_many(data: Dataset, short: int, long: int, device: torch.device) -> bool:
+    """Whether the pictures would take too much of the device's memory."""
+    kept = reduced(own_sizes(data), short, long)
+    free, _ = torch.cuda.mem_get_info(device)
+    return 3 * int(kept.prod(axis=1).sum()) > HELD_SHARE * free
 
 
 @lru_cache(maxsize=2)  # a data set, and shots that lie elsewhere

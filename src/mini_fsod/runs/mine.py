@@ -38,12 +38,17 @@ CANDIDATES, THRESHOLDS, POOL, AUDIT = (
 )
 
 
-def ready(own: Mine) -> None:
-    """Say now, not after hours of training, what mining will lack."""
+def ready(own: Mine, ignore_candidates: bool = False) -> None:
+    """Say now, not after hours of training, what mining will lack, and re-training behind it."""
     if own.discriminator != "none":
         parse(own.discriminator)
     if own.given is not None and not is_file(own.given):
         raise UserError(f"{own.given}: there is no such pool.", "Check mine.given.")
+    if own.given is not None and ignore_candidates and not is_file(own.given.parent / CANDIDATES):
+        raise UserError(
+            f"{own.given}: no {CANDIDATES} lies beside it, which online.ignore_candidates needs.",
+            "Put it there, or set online.ignore_candidates to false.",
+        )
     if own.detections is not None and not is_file(own.detections):
         raise UserError(
             f"{own.detections}: there is no such file of detections.", "Check mine.detections."

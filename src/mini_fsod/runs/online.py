@@ -136,7 +136,8 @@ def _learnt(run: Run, extra: Extra | None) -> Learnt:
         learnt = oracle(data, labels)
     else:
         place = run.out / "mine"
-        for name in ("pool.json", "candidates.json"):
+        needed = ["pool.json", *(["candidates.json"] if own.ignore_candidates else [])]
+        for name in needed:
             if not is_file(place / name):
                 raise UserError(f"{place / name}: it is not there.", "Repeat with --from mine.")
         pool = read_pool(place / "pool.json", data, labels)

@@ -78,6 +78,9 @@ def once(run: Run, data: Dataset, pairs_of: Path, make: Callable[[], Raw], name:
         own.model_dump(include={*LOOKS}, mode="json"),
         run.config.views.model_dump(mode="json"),
         [*data.files],
+        # labels are counted by the classes; prototypes and mean features come from these boxes
+        run.material.labels.classes,
+        *(_told(known) for known in (run.material.shots, run.material.base)),
     ]
     if data.root != run.material.data.root:  # two folders may hold the same names
         made_of.append(str(real(data.root)))
@@ -90,6 +93,14 @@ def once(run: Run, data: Dataset, pairs_of: Path, make: Callable[[], Raw], name:
     raw = replace(make(), source=source)
     raw.save(path)
     return raw
+
+
+def _told(data: Dataset) -> str:
+    """A digest of what a data set says of its images."""
+    said = hashlib.sha256(json.dumps([*data.files]).encode())
+    for column in (data.boxes.image, data.boxes.label, data.boxes.xywh):
+        said.update(np.ascontiguousarray(column).tobytes())
+    return said.hexdigest()
 
 
 def _scan(run: Run, data: Dataset, detector_file: Path) -> Raw:

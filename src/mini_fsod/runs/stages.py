@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from mini_fsod import show
-from mini_fsod.config import STAGES, Config
+from mini_fsod.config import STAGES, Config, stages_of
 from mini_fsod.device import torch_device
 from mini_fsod.errors import UserError, nearest
 from mini_fsod.runs import folder
@@ -44,8 +44,13 @@ def run(
                 f'There is no stage "{name}".{nearest(name, STAGES)}',
                 f"Stages: {', '.join(STAGES)}.",
             )
-    wanted = STAGES if last is None else STAGES[: STAGES.index(last) + 1]
+    wanted = stages_of(config, last or STAGES[-1])
     if first is not None and first not in wanted:
+        if STAGES.index(first) < STAGES.index(wanted[0]):
+            raise UserError(
+                f"An oracle that begins from nothing has no stage {first}.",
+                f"Take --from {wanted[0]}, or set online.oracle to false.",
+            )
         raise UserError(f"--from {first} lies behind --to {last}.", "Leave one of them out.")
     device = own_device(torch_device(config.device))
     with team(device) as together:
@@ -71,7 +76,7 @@ def run_stages(
     this = Run(config, out, device, together)
     this.material.check(todo)
     if "mine" in todo:
-        ready(config.mine)
+        ready(config.mine, "online" in wanted and config.online.ignore_candidates)
     wait_for_all(together)  # nothing is touched before all have found it in order
     if together.leads:
         folder.prepare(out, config, first)

@@ -74,11 +74,12 @@ def plan(
     resolve: Resolve,
     parts: Parts,
     stages: Sequence[str],
+    stages_of: Callable[[Config, str], Sequence[str]],
     handed: Mapping[str, tuple[str, str]] = HANDED,
 ) -> Plan:
     """All units of a study. Seed by seed, so that a whole table stands early.
 
-    `resolve` and `parts` are those of mini_fsod.config, `stages` all stages in order.
+    `resolve`, `parts` and `stages_of` are those of mini_fsod.config, `stages` all in order.
     """
     units: dict[str, Unit] = {}
     configs: dict[str, Config] = {}
@@ -93,10 +94,10 @@ def plan(
     for row, cell in cells:
         source, sets = settings(study, row, cell)
         config = resolve(source, sets)
-        todo = list(stages[: stages.index(row.last) + 1])
+        todo = list(stages_of(config, row.last))
         needs: tuple[str, ...] = ()
         # a stage that no row goes beyond is the cell's own, but for a base, which seeds share
-        common = stages[: max(1, min(furthest, len(todo)))]
+        common = [stage for stage in todo if stage in stages[: max(1, furthest)]]
         for stage, name in shared(config, common, parts, handed):
             if name not in units:
                 configs[name] = resolve(source, sets)

@@ -98,6 +98,9 @@ COMPONENTS = (
     Row("+ IoU branch", (), "online", (("tab:component", "+IoU Branching"),)),
     Row("+ fine-tuning", (), "tune", (("tab:component", "+Fine-Tuning"),)),
     Row("oracle", _no_teacher("online.oracle=true"), "online"),
+    # two other readings of the last row
+    Row("mined in images with base boxes alone", ("mine.images=base",), "tune"),
+    Row("fine-tuning on the novel set", ("tune.data=novel",), "tune"),
 )
 
 

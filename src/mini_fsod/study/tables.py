@@ -123,6 +123,9 @@ def _summary(study: Study, cells: Sequence[Content]) -> list[Content]:
     return summary
 
 
+FLOOR, CEILING = "TFA", "oracle"  # rows
+GAP = f"% of the way from {FLOOR} to {CEILING}"
+
 Line = tuple[str, list[str], bool]  # label, a text for each K, whether it is the paper's
 
 
@@ -147,7 +150,29 @@ def blocks(content: Content, split: int | None) -> tuple[list[int], dict[str, li
                     for name, by in said.items()
                 ]
         found[figure] = lines
-    return shots, found
+    closed = _gap_closed(entries, shots, rows)
+    return shots, found | ({GAP: closed} if closed else {})
+
+
+def _gap_closed(
+    entries: Sequence[Content], shots: Sequence[int], rows: Sequence[str]
+) -> list[Line]:
+    """How much of the way from TFA to the oracle each row goes, where both are there."""
+    novel: dict[tuple[str, int], Any] = {
+        (e["row"], e["shots"]): e["mean"].get("nAP50") for e in entries
+    }
+    lines: list[Line] = []
+    for row in rows:
+        texts = []
+        for k in shots:
+            low, own, high = (novel.get((name, k)) for name in (FLOOR, row, CEILING))
+            if low is None or own is None or high is None or low == high:
+                texts.append("-")
+            else:
+                texts.append(f"{100 * (own - low) / (high - low):.0f}")
+        lines.append((row, texts, False))
+    between = [line for line in lines if line[0] not in (FLOOR, CEILING)]
+    return between if any(text != "-" for _, texts, _ in between for text in texts) else []
 
 
 def _text(entry: Content | None, figure: str) -> str:

@@ -11,7 +11,8 @@ import pytest
 from mini_fsod.commands.mine import run
 from mini_fsod.config import Config, from_file, resolve
 from mini_fsod.errors import UserError
-from mini_fsod.runs import stages
+from mini_fsod.mining import files
+from mini_fsod.runs import again, stages
 from runs import small
 
 SHORT = {
@@ -82,16 +83,92 @@ def test_mined_with_another_threshold(
         "online was made of the former pool: it is stale, and now called online-stale" in said.err
     )
     assert names(copied) == {
-        *("base", "transfer", "mine", "online-stale", "config.yaml", "results.json"),
+        *("base", "transfer", "mine", "online-stale", "config.yaml", "inputs.json"),
+        *("results.json", ".lock"),
     }
+    assert f"to go on: mini run {copied / 'config.yaml'} -o {copied}" in said.err
     assert (copied / "online-stale" / "checkpoint.safetensors").exists()
     assert list(small.json_of(copied / "results.json")["stages"]) == ["base", "transfer", "mine"]
 
     results = stages.run(from_file(copied / "config.yaml"), copied, last="online")
     assert "online" in results["stages"]
+    before = contents(copied)
     run(copied, [])
+    assert "nothing has changed" in capsys.readouterr().err
+    assert contents(copied) == before
+    run(copied, ["mine.threshold=0.6"])
     assert {"online-stale", "online-stale-2"} <= names(copied)
     assert "online" not in names(copied)
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    """All files of the run but the scan, which may be another."""
+    return {
+        str(path.relative_to(out)): path.read_bytes()
+        for path in out.rglob("*")
+        if path.is_file() and path.name != "raw.npz"
+    }
+
+
+def test_a_mining_that_fails_leaves_all_as_it_was(
+    copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = contents(copied)
+    (tmp_path / "wrong.json").write_text('[{"image_id": 77}]')
+    with pytest.raises(UserError):
+        run(copied, [f"mine.detections={tmp_path / 'wrong.json'}"])
+    assert contents(copied) == before
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(files, "write_pool", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(copied, ["mine.threshold=0.4"])
+    assert contents(copied) == before
+    assert not [name for name in names(copied) if name.startswith((".before", ".former"))]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_a_kill_leaves_is_set_right_by_the_next_command(
+    copied: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    """No handler runs then. The new pool may be whole, and the former not cleared away yet."""
+    before = contents(copied)
+    with monkeypatch.context() as patch:
+        patch.setattr(again, "_put_back", lambda out: None)
+        patch.setattr(again, "settle", lambda out: None)
+        if whole:
+            run(copied, ["mine.threshold=0.4"])
+        else:
+            patch.setattr(files, "write_pool", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                run(copied, ["mine.threshold=0.4"])
+    assert (copied / ".before").is_dir()
+    again.settle(copied)
+    if whole:
+        assert {"online-stale", "mine"} <= names(copied)
+        assert contents(copied)["mine/pool.json"] != before["mine/pool.json"]
+    else:
+        assert contents(copied) == before
+    assert not names(copied) & {".before", ".former"}
+
+
+def test_an_edited_pool_is_kept(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pool = copied / "mine" / "pool.json"
+    edited = pool.read_bytes().replace(b'"iscrowd"', b' "iscrowd"', 1)
+    pool.write_bytes(edited)
+    with pytest.raises(UserError, match=r"not the one of online.*the content of .*pool\.json"):
+        stages.run(from_file(copied / "config.yaml"), copied, last="online")
+    run(copied, ["mine.threshold=0.4"])
+    assert "the former pool had been edited: it is kept as pool-edited.json" in (
+        capsys.readouterr().err
+    )
+    assert (copied / "pool-edited.json").read_bytes() == edited
+    pool.write_bytes(edited)
+    stages.run(from_file(copied / "config.yaml"), copied, first="mine", last="mine")
+    assert (copied / "pool-edited-2.json").read_bytes() == edited
+    assert pool.read_bytes() != edited
 
 
 def test_no_ground_truth_no_precision(

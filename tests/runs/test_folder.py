@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -230,3 +231,47 @@ def test_the_commit_is_ours_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert folder.commit() == git("rev-parse", "--short=10", "HEAD")
     code.write_text("2")
     assert folder.commit() == git("rev-parse", "--short=10", "HEAD") + "+"
+
+
+def test_a_file_with_other_content_is_another_file(tmp_path: Path) -> None:
+    out, shots = tmp_path / "run", tmp_path / "shots.json"
+    shots.write_text("[1]")
+    own = config(f"shots.file={shots}")
+    finish(out, *BOTH, settings=own)
+    folder.prepare(out, own, None)
+    folder.refuse_stale(out, own, None)
+    shots.write_text("[1]")  # written again
+    folder.refuse_stale(out, own, None)
+    shots.write_text("[2]")
+    with pytest.raises(UserError, match="not the one of transfer, which was run here: the content"):
+        folder.refuse_stale(out, own, None)
+    folder.refuse_stale(out, own, "transfer")  # it is repeated
+    folder.refuse_stale(out, config(f"shots.file={shots}"), "base")
+    folder.prepare(out, own, "transfer")
+    folder.refuse_stale(out, own, None)
+    shots.unlink()
+    folder.refuse_stale(out, own, None)  # a stage that needs it will say so
+    folder.prepare(out, config(), "base")
+    assert json.loads((out / folder.INPUTS).read_bytes()) == {}
+
+
+HOLDS = """
+import sys, time
+from pathlib import Path
+from mini_fsod.runs import folder
+with folder.held(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLDS, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(UserError, match="another process is at work"), folder.held(tmp_path):
+            pass
+        other.kill()
+    with folder.held(tmp_path):
+        pass

@@ -84,7 +84,8 @@ def test_what_a_run_leaves(data: Path, finished: Path) -> None:
     names = {name for name in names if "tensorboard" not in name}
     inside = ("", "/checkpoint.safetensors", "/metrics.json", "/log.jsonl")
     wanted = {f"{stage}{name}" for stage in ("base", "transfer") for name in inside}
-    assert names == wanted | {"config.yaml", "results.json"}  # nothing to go on from, nothing torn
+    # nothing to go on from, nothing torn
+    assert names == wanted | {"config.yaml", "results.json", ".lock"}
     assert from_file(finished / "config.yaml") == config(data)
 
     results = small.json_of(finished / "results.json")

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from mini_fsod.errors import UserError
-from mini_fsod.study.work import duration, lock, work
+from mini_fsod.locks import lock
+from mini_fsod.study.work import duration, work
 from study import fake
 
 WORKER = Path(__file__).with_name("fake.py")

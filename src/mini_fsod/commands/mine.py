@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,11 @@ from mini_fsod import show
 from mini_fsod.commands.run import run_into
 from mini_fsod.config import STAGES, Config, resolve
 from mini_fsod.errors import UserError
-from mini_fsod.files import is_file, is_folder
-
-BEHIND = STAGES[STAGES.index("mine") + 1 :]  # made of the pool
+from mini_fsod.files import is_file
 
 
 def run(place: Path, sets: Sequence[str], extra: Path | None = None) -> None:
-    from mini_fsod.runs import folder
+    from mini_fsod.runs import again, folder
     from mini_fsod.runs.extra import EXTRA
 
     source = place / folder.CONFIG
@@ -37,13 +36,17 @@ def run(place: Path, sets: Sequence[str], extra: Path | None = None) -> None:
             )
     more = [] if extra is None else [f"mine.extra={json.dumps(str(extra))}"]
     config = resolve(str(source), [*sets, *more])
+    with folder.held(place):  # nobody else works there, or this says so
+        again.settle(place)
     _look_before(config, place)
-    put_aside(place)
-    if run_into(config, place, "mine", "mine"):
+    with again.aside(place):
+        results = run_into(config, place, "mine", "mine")
+    if results:
         for part in (place / "mine", place / "mine" / EXTRA):
             if is_file(part / "thresholds.json"):
                 show.table(class_table(part))
                 show.note(f"{part}: pool.json, candidates.json, thresholds.json")
+        show.note(f"to go on: mini run {shlex.quote(str(source))} -o {shlex.quote(str(place))}")
 
 
 def _look_before(config: Config, place: Path) -> None:
@@ -60,22 +63,6 @@ def _look_before(config: Config, place: Path) -> None:
     material.check(["mine"])
     if config.mine.extra is not None:
         extra.extra_images(material, config.mine.extra)
-
-
-def put_aside(place: Path) -> None:
-    """Stages made of the pool that goes away are stale, but took hours: they get another name."""
-    for stage in BEHIND:
-        if not is_folder(place / stage):
-            continue
-        names = [f"{stage}-stale", *(f"{stage}-stale-{n}" for n in range(2, 1000))]
-        other = next(place / name for name in names if not (place / name).exists())
-        try:
-            (place / stage).rename(other)
-        except OSError as error:
-            raise UserError(
-                f"{place / stage}: cannot be renamed ({error.strerror}).", "Check its rights."
-            ) from None
-        show.note(f"{stage} was made of the former pool: it is stale, and now called {other.name}")
 
 
 def class_table(place: Path) -> Table:

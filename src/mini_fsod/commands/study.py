@@ -15,11 +15,12 @@ from mini_fsod import config as settings
 from mini_fsod import show
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_folder, mode
+from mini_fsod.locks import lock
 from mini_fsod.study import tables
 from mini_fsod.study.estimate import Estimate, estimates
 from mini_fsod.study.plan import Plan, Unit, join, known, merged, of_rows, plan
 from mini_fsod.study.studies import Study, chosen_rows, find, narrowed
-from mini_fsod.study.work import duration, lock, work
+from mini_fsod.study.work import duration, work
 
 
 def run(

@@ -11,18 +11,44 @@ import json
 import platform
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from mini_fsod import checkpoint
+from mini_fsod import checkpoint, show
 from mini_fsod.config import STAGES, Config, from_file, parts
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_file, is_folder, write_bytes, write_json
+from mini_fsod.locks import lock
 from mini_fsod.train import state
 
 CONFIG, METRICS, RESULTS = "config.yaml", "metrics.json", "results.json"
+INPUTS, LOCK = "inputs.json", ".lock"
+POOL, LEARNT = "pool.json", "pool.sha256"  # of `mine`; of `online`, which pool it learns from
+# keys that may name a file, whose content counts
+FILES = (
+    "shots.file",
+    "shots.official",
+    "detector.weights",
+    "mine.detections",
+    "mine.discriminator",
+    "mine.given",
+)
 CHECKPOINT, PROGRESS = checkpoint.NAME, state.FILE
+
+
+@contextmanager
+def held(out: Path) -> Iterator[None]:
+    """Work in a folder, unless another process does."""
+    with lock(out / LOCK) as alone:
+        if not alone:
+            raise UserError(
+                f"{out}: another process is at work in this folder.",
+                "Wait for its end, or choose another folder with --out.",
+            )
+        yield
 
 
 def to_do(out: Path, first: str | None, wanted: Sequence[str]) -> list[str]:
@@ -79,12 +105,54 @@ def _changed(out: Path, config: Config, stage: str) -> list[str]:
     """The keys in which the folder's configuration differs, as far as the stage depends on them."""
     before, now = _flat(parts(from_file(out / CONFIG), stage)), _flat(parts(config, stage))
     changed = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
+    for key, was in _inputs(out).items():
+        same_name = now.get(key) is not None and now[key] == before.get(key)
+        if same_name and _is_other(Path(was["file"]), was):
+            changed.append(f"the content of {was['file']}")
+    pool, learnt = out / "mine" / POOL, out / "online" / LEARNT
+    made_of_it = stage in ("online", "tune") and is_file(pool) and is_file(learnt)
+    if made_of_it and learnt.read_text() != digest(pool):
+        changed.append(f"the content of {pool}")
     for earlier in STAGES[: STAGES.index(stage) + 1]:
         figures = metrics(out / earlier) or {}
         given, content = Path(figures.get("checkpoint", "")), figures.get("checkpoint_sha256")
         if content and is_file(given) and digest(given) != content:
             changed.append(f"the content of {given}")
     return changed
+
+
+def inputs(config: Config) -> dict[str, dict[str, Any]]:
+    """The files that a configuration names, by key: what tells whether they are still the same."""
+    told = {}
+    values = _flat(config.model_dump(mode="json"))
+    for key in FILES:
+        text = str(values[key] or "")
+        names = (text, text.partition(":")[2])  # a discriminator may be MODEL:FILE
+        path = next((Path(name) for name in names if name and is_file(Path(name))), None)
+        if path is not None:
+            told[key] = {"file": str(path), "sha256": digest(path)} | _stamp(path)
+    return told
+
+
+def _stamp(path: Path) -> dict[str, int]:
+    about = path.stat()
+    return {"bytes": about.st_size, "changed_ns": about.st_mtime_ns}
+
+
+def _is_other(path: Path, was: dict[str, Any]) -> bool:
+    """Whether a file that is there has other content. One of the same age is not read again."""
+    if not is_file(path) or _stamp(path).items() <= was.items():
+        return False
+    return digest(path) != was.get("sha256")
+
+
+def _inputs(out: Path) -> dict[str, dict[str, Any]]:
+    """What `prepare` wrote of the files that went in; nothing where that is not known."""
+    try:
+        found = json.loads((out / INPUTS).read_bytes())
+        return {key: was for key, was in found.items() if isinstance(was, dict) and "file" in was}
+    except (OSError, ValueError, AttributeError):
+        return {}
 
 
 def _flat(table: dict[str, Any]) -> dict[str, Any]:
@@ -106,6 +174,8 @@ def prepare(out: Path, config: Config, first: str | None) -> None:
         for stage in reversed(STAGES):
             place = out / stage
             if is_folder(place) and (stage in again or not _has_begun(place)):
+                if stage == "mine":
+                    keep_edited(place, out)
                 # first, so that a kill in between leaves no stage that looks finished
                 (place / METRICS).unlink(missing_ok=True)
                 shutil.rmtree(place)
@@ -119,7 +189,26 @@ def prepare(out: Path, config: Config, first: str | None) -> None:
             f"{error.filename or out}: cannot be cleared away ({error.strerror}).",
             "Choose another folder with --out.",
         ) from None
+    named = inputs(config)
+    if named or is_file(out / INPUTS):
+        write_json(out / INPUTS, named)
     write_bytes(out / CONFIG, config.to_yaml().encode())
+
+
+def keep_edited(mine: Path, out: Path) -> None:
+    """A pool that somebody has corrected by hand is not cleared away with its stage."""
+    pool = mine / POOL
+    written = (metrics(mine) or {}).get("pool_sha256")
+    if written is not None and is_file(pool) and digest(pool) != written:
+        other = free_name(out, "pool-edited", ".json")
+        pool.rename(other)
+        show.note(f"the former pool had been edited: it is kept as {other.name}")
+
+
+def free_name(out: Path, name: str, ending: str = "") -> Path:
+    """A place in the folder that nothing has taken yet: name, name-2, name-3."""
+    numbered = (f"{name}{'' if n == 1 else f'-{n}'}{ending}" for n in count(1))
+    return next(out / text for text in numbered if not (out / text).exists())
 
 
 def metrics(stage: Path) -> dict[str, Any] | None:

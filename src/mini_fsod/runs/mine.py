@@ -76,6 +76,7 @@ def mine(run: Run) -> None:
             chosen = choose(run, raw, others, place / extra.EXTRA, own.extra_most)
             figures[extra.EXTRA] = about | chosen
         figures |= {"seconds": time.perf_counter() - begun, "scan_seconds": scanned}
+        figures["pool_sha256"] = folder.digest(place / POOL)  # tells whether it is edited later
         write_json(place / folder.METRICS, figures)
     wait_for_all(run.team)
 
@@ -93,6 +94,7 @@ def _take(given: Path, pictures: Path | None, place: Path) -> None:
     figures = folder.metrics(given.parent) or {"seconds": 0.0}
     if pictures is not None:
         figures[extra.EXTRA] = figures.get(extra.EXTRA, {}) | {"folder": str(pictures)}
+    figures["pool_sha256"] = folder.digest(place / POOL)
     write_json(place / folder.METRICS, figures | {"given": str(given)})
 
 

@@ -20,7 +20,7 @@ from mini_fsod.errors import UserError
 from mini_fsod.feed.batches import Plan
 from mini_fsod.feed.resident import Batch
 from mini_fsod.feed.views import draw_strong, strong_view
-from mini_fsod.files import is_file
+from mini_fsod.files import is_file, write_bytes
 from mini_fsod.mining import health
 from mini_fsod.mining.files import read_candidates, read_pool
 from mini_fsod.mining.retraining import (
@@ -33,6 +33,7 @@ from mini_fsod.mining.retraining import (
     with_shots,
 )
 from mini_fsod.mining.teaching import Teaching, losses_with_teacher
+from mini_fsod.runs import folder
 from mini_fsod.runs.base import load_base, load_stage, new_detector, onto, take
 from mini_fsod.runs.extra import read_extra
 from mini_fsod.runs.material import Batches, InputsOf
@@ -146,6 +147,9 @@ def _learnt(run: Run, extra: Extra | None) -> Learnt:
         ignored = None
         if own.ignore_candidates:
             ignored = read_candidates(place / "candidates.json", data, labels)
+        if run.team.leads:
+            content = folder.digest(place / "pool.json")
+            write_bytes(run.out / "online" / folder.LEARNT, content.encode())
         learnt = base_truth(data, labels, pool, ignored)
         if extra is not None:
             learnt = with_extra(learnt, extra, labels)

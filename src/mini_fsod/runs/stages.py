@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,14 @@ def run_stages(
     if "mine" in todo:
         ready(config.mine, "online" in wanted and config.online.ignore_candidates)
     wait_for_all(together)  # nothing is touched before all have found it in order
+    with folder.held(out) if together.leads else nullcontext():
+        return _work(this, first, wanted, todo, command)
+
+
+def _work(
+    this: Run, first: str | None, wanted: Sequence[str], todo: Sequence[str], command: str
+) -> dict[str, Any]:
+    config, out, device, together = this.config, this.out, this.device, this.team
     if together.leads:
         folder.prepare(out, config, first)
     wait_for_all(together)

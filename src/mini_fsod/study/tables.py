@@ -57,6 +57,7 @@ def _cell(folder: Path, unit: Unit) -> Content:
         "seed": unit.cell.seed,
         "last": unit.last,
         "ran": list(unit.stages),
+        "made_by": unit.name if unit.stages else unit.needs[-1],
         "finished": is_done(folder, unit),
         "seconds": sum(stages.get(s, {}).get("seconds") or 0 for s in unit.stages),
         "device": found.get("device"),
@@ -101,8 +102,8 @@ def _summary(study: Study, cells: Sequence[Content]) -> list[Content]:
         first = group[0]
         done = sorted((c for c in group if c["finished"]), key=lambda c: c["seed"])
         values = {f: [c["stages"][c["last"]].get(f) for c in done] for f in study.figures}
-        # a row that ends with what its seeds share has one result, however often it is told
-        drawn = all(c["ran"] for c in group)
+        # what seeds share is one result, however often it is told
+        drawn = len({c["made_by"] for c in group}) == len(group)
         references = [
             {"row": row, "table": table, "nAP50": numbers[first["shots"]]}
             for table, row in papers.get(first["row"], ())

@@ -6,12 +6,9 @@ which is gone when its process is, however it ended. What is finished is never r
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
@@ -19,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mini_fsod import show
 from mini_fsod.errors import UserError
 from mini_fsod.files import write_bytes
+from mini_fsod.locks import lock
 from mini_fsod.study.plan import Plan, Unit
 
 if TYPE_CHECKING:
@@ -138,34 +136,6 @@ def is_done(folder: Path, unit: Unit) -> bool:
     That it was run with the plan's settings is sure: plan.json has them, and refuses others.
     """
     return unit.last in results(folder, unit).get("stages", {})
-
-
-@contextmanager
-def lock(path: Path, wait: bool = False) -> Iterator[bool]:
-    """Hold the lock of that file, if nobody else does; True if held.
-
-    A lock of the process (POSIX), not of the open file (flock): children that a killed worker
-    leaves behind do not keep it. The file stays: taking it away would let two hold "the" lock.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("ab")
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot be written ({error.strerror}).", "Choose another place."
-        ) from None
-    with file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            held = True
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise UserError(
-                    f"{path}: cannot be locked ({error.strerror}).",
-                    "Choose a folder on a file system that has locks.",
-                ) from None
-            held = False
-        yield held  # closing the file frees it
 
 
 def _figures(result: dict[str, Any], unit: Unit) -> str:

@@ -1,0 +1,39 @@
+"""Locks between processes, which end with their process, however that ends."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mini_fsod.errors import UserError
+
+
+@contextmanager
+def lock(path: Path, wait: bool = False) -> Iterator[bool]:
+    """Hold the lock of that file, if nobody else does; True if held.
+
+    A lock of the process (POSIX), not of the open file (flock): children that a killed worker
+    leaves behind do not keep it. The file stays: taking it away would let two hold "the" lock.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("ab")
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be written ({error.strerror}).", "Choose another place."
+        ) from None
+    with file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            held = True
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise UserError(
+                    f"{path}: cannot be locked ({error.strerror}).",
+                    "Choose a folder on a file system that has locks.",
+                ) from None
+            held = False
+        yield held  # closing the file frees it

@@ -1,0 +1,99 @@
+"""Mining again in a finished run: what is there comes back if that fails, or is killed.
+
+While it goes on the former files lie in `.before`; once the new pool is whole that becomes
+`.former`, and is cleared away: a kill at any moment leaves one of the two, and the next command
+sets it right.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mini_fsod import show
+from mini_fsod.config import STAGES
+from mini_fsod.errors import UserError
+from mini_fsod.files import is_file, is_folder
+from mini_fsod.runs import folder
+
+BEFORE, FORMER = ".before", ".former"
+FILES = (folder.CONFIG, folder.INPUTS, folder.RESULTS)
+MINED = STAGES[STAGES.index("mine") :]  # the pool, and what is made of it
+
+
+@contextmanager
+def aside(out: Path) -> Iterator[None]:
+    """Mine again in here."""
+    try:
+        (out / BEFORE).mkdir()
+        for name in FILES:
+            if is_file(out / name):
+                shutil.copy2(out / name, out / BEFORE / name)
+        for stage in MINED:
+            if is_folder(out / stage):
+                (out / stage).rename(out / BEFORE / stage)
+    except OSError as error:
+        settle(out)
+        raise UserError(
+            f"{error.filename or out}: cannot be put aside ({error.strerror}).", "Check its rights."
+        ) from None
+    try:
+        yield
+    except BaseException:
+        _put_back(out)
+        raise
+    settle(out)
+
+
+def settle(out: Path) -> None:
+    """Set right what a mining again has left: its end, or what was there before."""
+    before, former = out / BEFORE, out / FORMER
+    if is_folder(before) and not is_file(out / "mine" / folder.METRICS):
+        _put_back(out)
+    elif is_folder(before) and _is_the_same(before, out):
+        show.note("nothing has changed: what was made of the pool still holds")
+        _put_back(out)
+    elif is_folder(before):
+        before.rename(former)
+    if is_folder(former):
+        _clear(out)
+
+
+def _is_the_same(before: Path, out: Path) -> bool:
+    names = (folder.CONFIG, "mine/pool.json", "mine/candidates.json")
+    return all(
+        is_file(before / name)
+        and is_file(out / name)
+        and (before / name).read_bytes() == (out / name).read_bytes()
+        for name in names
+    )
+
+
+def _put_back(out: Path) -> None:
+    """Stages first: those that were not moved yet are still in their place."""
+    before = out / BEFORE
+    for stage in MINED:
+        if is_folder(before / stage):
+            if is_folder(out / stage):
+                shutil.rmtree(out / stage)
+            (before / stage).rename(out / stage)
+    for name in FILES:
+        if is_file(before / name):
+            (before / name).replace(out / name)
+    shutil.rmtree(before)
+
+
+def _clear(out: Path) -> None:
+    """Stages made of the former pool took hours: they get another name."""
+    former = out / FORMER
+    folder.keep_edited(former / "mine", out)
+    for stage in MINED[1:]:
+        if is_folder(former / stage):
+            other = folder.free_name(out, f"{stage}-stale")
+            (former / stage).rename(other)
+            show.note(
+                f"{stage} was made of the former pool: it is stale, and now called {other.name}"
+            )
+    shutil.rmtree(former)

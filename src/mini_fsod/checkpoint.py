@@ -236,6 +236,11 @@ def _header(path: Path, metadata: Mapping[str, str]) -> Header:
                 f"written by a newer mini (format {said['format']}, this one knows {FORMAT}).",
                 "Update mini.",
             )
+        if "settings" not in said:
+            raise UserError(
+                "it holds weights of a backbone, not a detector.",
+                "Give it as detector.weights or mine.discriminator, or name a checkpoint.",
+            )
         settings = DetectorSettings.from_json(said["settings"])
         labels = LabelMap(tuple(said["labels"]["base"]), tuple(said["labels"]["novel"]))
         names = [name for name in labels.classes if isinstance(name, str)]

@@ -68,6 +68,8 @@ def test_padding_and_no_regions() -> None:
     levels = pyramid(2, (64, 64))
     assert torch.isfinite(pool(levels, torch.zeros(2, 3, 4), 7, 2)).all()
     assert pool(levels, torch.zeros(2, 0, 4), 7, 2).shape == (2, 0, 3, 7, 7)
+    # a training gone astray: what it pools is no number, which the loop tells
+    assert not torch.isfinite(pool(levels, torch.full((2, 3, 4), torch.nan), 7, 2)).any()
 
 
 def test_low_precision_features_are_pooled_in_float32() -> None:

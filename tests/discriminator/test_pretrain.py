@@ -144,6 +144,8 @@ def test_the_command_says_what_it_made(
     assert "resnet18-narrow, 5 iterations on 20 images" in capsys.readouterr().err
     command(photos, out)
     assert "finished already" in capsys.readouterr().err
+    with pytest.raises(UserError, match="there already, after 5 iterations, not 10"):
+        command(photos, out, epochs=4.0)
 
 
 @pytest.mark.parametrize(
@@ -151,6 +153,7 @@ def test_the_command_says_what_it_made(
     [
         ({"backbone": "resnet19"}, '"resnet19" cannot be pretrained. Did you mean "resnet1'),
         ({"minutes": 1.0}, "How long"),
+        ({"epochs": float("inf")}, "would not end"),
         ({"out": "weights.pth"}, "not a name for weights"),
         ({"few": True}, "3 images cannot tell"),
     ],

@@ -195,15 +195,17 @@ def test_a_pool_from_another_tool(tmp_path: Path) -> None:
              "attributes": {"score": "0.25", "occluded": False}},
             {"id": 9, "image_id": 2, "category_id": 3, "bbox": [5, 6, 7, 8], "score": 0.5},
             {"id": 4, "image_id": 1, "category_id": 2, "bbox": [5, 6, 0, 8], "score": 0.5},
+            {"id": 6, "image_id": 1, "category_id": 2, "bbox": [900, 6, 9, 8], "score": 0.5},
         ],
     }  # fmt: skip
     path = tmp_path / "edited.json"
     path.write_text(json.dumps(edited))
     found = read_pool(path, data, LABELS)
     assert as_rows(found) == [(0, 0, 0.25, [5, 6, 7, 8]), (2, 1, 1.0, [1, 2, 3, 4])]
-    first, second = found.notes
+    first, second, third = found.notes
     assert first.endswith("1 box of base classes left out: car")
     assert second.endswith("1 box without area left out")
+    assert third.endswith("1 box wholly outside of the picture left out")
 
 
 def test_pictures_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:

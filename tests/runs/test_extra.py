@@ -142,7 +142,7 @@ def test_the_datas_own_pictures_are_not_mined_twice(
     capsys.readouterr()
     assert again(data, copied, mine__extra=folder)["extra"]["images"] == 8
     assert "1 picture of the data itself left out" in capsys.readouterr().err
-    with pytest.raises(UserError, match="there is no picture to mine"):
+    with pytest.raises(UserError, match="nothing to mine, all of its pictures are in the data set"):
         again(data, copied, mine__extra=data / "train")
 
 
@@ -270,5 +270,5 @@ def test_the_command(mini: Any, photos: Path, copied: Path, tmp_path: Path) -> N
     (tmp_path / "empty").mkdir()
     code, _, err = mini("mine", copied, "--extra", tmp_path / "empty")
     assert code == 2
-    assert "there is no picture to mine in it" in " ".join(err.split())
+    assert "nothing to mine, there is no picture in it" in " ".join(err.split())
     assert load(copied, "metrics.json") == before  # nothing was touched

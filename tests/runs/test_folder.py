@@ -188,7 +188,7 @@ def test_figures_that_are_none(tmp_path: Path, content: bytes) -> None:
 def test_results_are_those_of_the_finished_stages(tmp_path: Path) -> None:
     finish(tmp_path, "base")
     assert folder.results(tmp_path) is None
-    written = folder.write_results(tmp_path, config("seed=3"), "mini run demo", "some CPU")
+    written = folder.write_results(tmp_path, config("seed=3"), "mini run demo", "some CPU", 7)
     assert list(written) == [
         "stages",
         "seed",
@@ -200,7 +200,7 @@ def test_results_are_those_of_the_finished_stages(tmp_path: Path) -> None:
     ]
     assert written["stages"] == {"base": FIGURES}
     assert written["seed"] == 3
-    assert written["shots"] == config().shots.model_dump(mode="json")
+    assert written["shots"] == config().shots.model_dump(mode="json") | {"k": 7}
     assert written["versions"].keys() == {"mini", "python", "torch", "torchvision", "numpy"}
     assert (written["device"], written["command"]) == ("some CPU", "mini run demo")
     assert json.loads((tmp_path / folder.RESULTS).read_text()) == written

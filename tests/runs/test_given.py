@@ -90,6 +90,14 @@ def test_an_oracle_from_nothing_has_one_stage(tmp_path: Path) -> None:
         stages.run(own, tmp_path / "run", first="mine", last="online")
 
 
+@pytest.mark.parametrize("stage", ["base", "transfer", "online"])
+def test_a_given_detector_is_looked_at_before_anything_runs(tmp_path: Path, stage: str) -> None:
+    data = small.write_data(tmp_path / "data")
+    with pytest.raises(UserError, match="nosuch"):
+        stages.run(config(data, **{f"{stage}__checkpoint": "nosuch"}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_pool_that_is_not_there(tmp_path: Path) -> None:
     data = small.write_data(tmp_path / "data")
     with pytest.raises(UserError, match="there is no such pool"):

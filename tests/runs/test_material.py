@@ -210,6 +210,49 @@ def test_a_file_of_shots_with_pictures_of_its_own(data: Path, tmp_path: Path) ->
     assert next(iter(batches([plan]))).images.shape[:2] == (3, 3)
 
 
+def test_a_file_of_shots_says_how_many_there_are(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert material(data, shots__k=2).shots_of_a_class == 2
+    shots = tmp_path / "shots.json"
+    shots.write_bytes((data / "annotations" / "train.json").read_bytes())
+    rewrite(
+        shots,
+        lambda content: [
+            i.update(file_name=f"data/train/{i['file_name']}") for i in content["images"]
+        ],
+    )
+    capsys.readouterr()
+    own = material(data, shots__file=shots, shots__k=2)
+    assert own.shots_of_a_class == 5
+    assert "has 5 boxes of a class: shots.k, 2, is idle" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
+def test_what_lies_outside_its_picture_is_no_target(data: Path) -> None:
+    path = data / "annotations" / "train.json"
+    boxes = [
+        [-9, 5, 9, 9],
+        [5, -9, 9, 9],
+        [64, 5, 9, 9],
+        [5, 64, 9, 9],
+        [63, 63, 9, 9],
+        [-8, -8, 9, 9],
+    ]
+
+    def move(content: Any) -> None:
+        own = [a for a in content["annotations"] if a["category_id"] < 3]
+        for annotation, box in zip(own, boxes, strict=False):
+            annotation.update(bbox=box, image_id=1)
+        content["annotations"] = own[: len(boxes)]
+
+    rewrite(path, move)
+    found = material(data).train
+    assert found.sizes[0].tolist() == [64, 64]
+    assert room.is_target(found).tolist() == [False] * 4 + [True] * 2
+
+
 def test_a_file_of_shots_that_lacks_a_class(data: Path, tmp_path: Path) -> None:
     content = small.pictures(tmp_path / "mine", 2, seed=7)
     content["annotations"] = [box for box in content["annotations"] if box["category_id"] != 2]

@@ -108,6 +108,24 @@ def test_tables_worked_by_hand(tmp_path: Path) -> None:
     assert "TFA Base: the paper's table ``Effectiveness of each components''." in caption
 
 
+def test_an_interval_where_each_seed_has_its_own_result(tmp_path: Path) -> None:
+    """Also where that is handed on to another row; what all seeds share is one result."""
+    rows = (
+        Row("mined", ("mine.threshold=0.7",), "mine"),
+        Row("tuned", ("mine.threshold=0.7",), "tune"),
+        Row("base", (), "base"),
+    )
+    study = fake.study(rows=rows, shots=(1,), seeds=(0, 1))
+    names = [row.label for row in rows]
+    cells = {Cell(name, 1, 1, seed): (10.0 + seed, 70.0) for name in names for seed in (0, 1)}
+    units = finished(tmp_path, dict(cells), study)
+    assert [unit.stages for unit in units if unit.cell and unit.cell.row == "mined"] == [(), ()]
+    summary = tables.gather(tmp_path, study, units)["summary"]
+    intervals = {entry["row"]: entry["interval95"]["nAP50"] for entry in summary}
+    assert intervals["mined"] == intervals["tuned"] == pytest.approx(6.35, abs=0.01)
+    assert intervals["base"] is None
+
+
 def test_the_way_to_the_oracle(tmp_path: Path) -> None:
     rows = tuple(Row(name, (f"seed={n}",)) for n, name in enumerate(("TFA", "mined", "oracle")))
     study = fake.study(rows=rows, seeds=(0,))

@@ -159,6 +159,12 @@ class Dataset:
             return replace(part, ids=part.short_ids, short_ids=())
         return part
 
+    def shows(self, image: Ints, xywh: Floats) -> Bools:
+        """(n,) whether some of each box lies in its picture, as far as its size is declared."""
+        size = self.sizes[image]
+        within = (xywh[:, :2] < size) & (xywh[:, :2] + xywh[:, 2:] > 0)
+        return np.asarray((within | (size < 1)).all(axis=1))
+
     def where(self, box: int) -> tuple[str, str]:
         """(file, record) of a box, in the words of its format, for messages."""
         word = {"coco": "annotation", "voc": "object", "yolo": "line"}.get(self.kind, "box")

@@ -24,7 +24,8 @@ def roi_levels(boxes: Tensor) -> Tensor:
     """Level (...) of each box, 0 for P2 to 3 for P5 (FPN, Eq. 1). Boxes without area: P2."""
     side = torch.sqrt((boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1]))
     level = torch.floor(CANONICAL_LEVEL + torch.log2(side / CANONICAL_SIZE) + 1e-6)
-    return level.clamp(FIRST_LEVEL, FIRST_LEVEL + len(STRIDES) - 1).to(torch.int64) - FIRST_LEVEL
+    level = level.nan_to_num().clamp(FIRST_LEVEL, FIRST_LEVEL + len(STRIDES) - 1)
+    return level.to(torch.int64) - FIRST_LEVEL
 
 
 def pool(levels: Sequence[Tensor], boxes: Tensor, size: int, sampling_ratio: int) -> Tensor:
@@ -95,7 +96,7 @@ def _taps(
     at = (torch.arange(size * ratio, device=start.device) + 0.5) / ratio
     at = start[:, None] + step[:, None] * at  # (R, size ratio)
     last = (length - 1)[:, None]
-    low = torch.minimum(at.clamp(min=0).long(), last)
+    low = torch.minimum(at.nan_to_num().clamp(min=0).long(), last)  # weights stay no numbers
     high = torch.minimum(low + 1, last)
     share = torch.where(low == last, 0.0, at - low)
     weight = torch.stack((1 - share, share), -1) * (at <= length[:, None])[..., None] / ratio

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import OrderedDict
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -79,11 +80,12 @@ def pretrain(
     with show.progress("decoding pictures") as told:
         pictures = cached_pictures(data, cache, held, LONGEST * held, progress=told)
     feed = feed_of(pictures, batch, how, device)
+    iterations = None if how.epochs is None else max(1, round(how.epochs * images / batch))
     if mode(out):
-        _refuse_other(out, feed.identity)
+        _refuse_other(out, feed.identity, iterations)
         return None
     recipe = Recipe(
-        iterations=None if how.epochs is None else max(1, round(how.epochs * images / batch)),
+        iterations=iterations,
         minutes=how.minutes,
         batch=batch,
         rate=how.rate,
@@ -167,11 +169,19 @@ def _refuse(out: Path, how: Pretraining, images: int) -> None:
         raise UserError(f"{out}: not a name for weights.", "Let it end in .safetensors.")
     if (how.epochs is None) == (how.minutes is None):
         raise UserError("How long to train is not clear.", "Give either epochs or minutes.")
+    if not math.isfinite(how.epochs or how.minutes or 0):
+        raise UserError("The training would not end.", "Give a number of epochs or minutes.")
 
 
-def _refuse_other(out: Path, identity: str) -> None:
+def _refuse_other(out: Path, identity: str, iterations: int | None) -> None:
     header = read_header(out)
     if header is None or header.about.get("identity") != identity:
         raise UserError(
             f"{out}: it is there already, and not from this training.", "Choose another -o."
+        )
+    done = header.about["iterations"]
+    if iterations not in (None, done):
+        raise UserError(
+            f"{out}: it is there already, after {done:,} iterations, not {iterations:,}.",
+            "Choose another -o.",
         )

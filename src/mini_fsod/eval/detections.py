@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mini_fsod.data.dataset import Dataset, Floats, ImageId, Ints
+from mini_fsod.data.dataset import Bools, Dataset, Floats, ImageId, Ints
 from mini_fsod.data.text import shown
 from mini_fsod.errors import DataError, Problem, nearest
 from mini_fsod.files import open_regular
@@ -32,6 +32,11 @@ class Detections:
 
     def __len__(self) -> int:
         return len(self.image)
+
+    def take(self, chosen: Ints | Bools) -> Detections:
+        return Detections(
+            self.image[chosen], self.label[chosen], self.xywh[chosen], self.score[chosen]
+        )
 
     @classmethod
     def of(cls, image: Any, label: Any, xywh: Any, score: Any) -> Detections:

@@ -112,6 +112,7 @@ def write_pool(path: Path, pool: Candidates, data: Dataset, labels: LabelMap) ->
             "iscrowd": 0,
             "segmentation": [],
             "score": score,
+            "category": labels.novel[label],
         }
         for n, (image, label, box, score) in enumerate(
             zip(pool.image.tolist(), pool.label.tolist(), boxes, pool.score.tolist(), strict=True)
@@ -195,7 +196,8 @@ def read_pool(path: Path, data: Dataset, labels: LabelMap) -> Pool:
 
     novel = [labels.novel.index(c) if c in labels.novel else -1 for c in given.classes]
     label = np.array(novel, dtype=np.int64)[boxes.label] if len(boxes) else boxes.label
-    own = np.flatnonzero((label >= 0) & boxes.sound)
+    seen = data.shows(place[boxes.image], boxes.xywh)
+    own = np.flatnonzero((label >= 0) & boxes.sound & seen)
     own = own[np.argsort(place[boxes.image[own]], kind="stable")]
     notes = []
     if (label < 0).any():
@@ -205,6 +207,11 @@ def read_pool(path: Path, data: Dataset, labels: LabelMap) -> Pool:
     empty = int(((label >= 0) & ~boxes.sound).sum())
     if empty:
         notes.append(f"{path}: {show.count(empty, 'box')} without area left out")
+    elsewhere = int(((label >= 0) & boxes.sound & ~seen).sum())
+    if elsewhere:
+        notes.append(
+            f"{path}: {show.count(elsewhere, 'box')} wholly outside of the picture left out"
+        )
     return Pool(
         place[boxes.image[own]],
         label[own],

@@ -227,13 +227,15 @@ def metrics(stage: Path) -> dict[str, Any] | None:
     return found
 
 
-def write_results(out: Path, config: Config, command: str, device: str) -> dict[str, Any]:
+def write_results(
+    out: Path, config: Config, command: str, device: str, shots: int
+) -> dict[str, Any]:
     """`results.json`: the figures of all finished stages, and what they were made with."""
     found = {stage: metrics(out / stage) for stage in STAGES}
     results = {
         "stages": {stage: figures for stage, figures in found.items() if figures is not None},
         "seed": config.seed,
-        "shots": config.shots.model_dump(mode="json"),
+        "shots": config.shots.model_dump(mode="json") | {"k": shots},
         "versions": versions(),
         "device": device,
         "command": command,

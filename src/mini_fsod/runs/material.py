@@ -132,6 +132,18 @@ class Material:
             show.note(line)
         return arranged(balanced_set(data, chosen), self.labels)
 
+    @cached_property
+    def shots_of_a_class(self) -> int:
+        """K: as configured, or as a file of shots has it, the least of its novel classes."""
+        own = self._config.shots
+        if own.file is None:
+            return own.k
+        boxes = self.shots.boxes.label[is_target(self.shots)]
+        number = np.bincount(boxes, minlength=len(self.labels.classes))[len(self.labels.base) :]
+        if number.min() != own.k:
+            show.note(f"{own.file} has {number.min()} boxes of a class: shots.k, {own.k}, is idle")
+        return int(number.min())
+
     # Pictures
 
     @property
@@ -263,8 +275,12 @@ def testing_part(data: Dataset) -> str | None:
 
 
 def is_target(data: Dataset) -> Bools:
-    """(B,) what can be learnt from: no crowds, regions to ignore or boxes without area."""
-    return data.boxes.sound & ~(data.boxes.crowd | data.boxes.ignore)
+    """(B,) what can be learnt from: no crowds, regions to ignore, boxes without area or elsewhere.
+
+    `mini check` tells of the latter.
+    """
+    boxes = data.boxes
+    return boxes.sound & ~(boxes.crowd | boxes.ignore) & data.shows(boxes.image, boxes.xywh)
 
 
 def inputs_from(batches: Batches, device: torch.device) -> InputsOf:

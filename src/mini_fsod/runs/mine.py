@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from mini_fsod import show
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.split import arranged, is_of
@@ -30,7 +32,7 @@ from mini_fsod.mining.thresholds import pool
 from mini_fsod.runs import extra, folder
 from mini_fsod.runs.rounds import miner
 from mini_fsod.runs.run import Run
-from mini_fsod.runs.scanning import pairs
+from mini_fsod.runs.scanning import load_discriminator, pairs
 from mini_fsod.train.distributed import wait_for_all
 
 CANDIDATES, THRESHOLDS, POOL, AUDIT = (
@@ -40,8 +42,8 @@ CANDIDATES, THRESHOLDS, POOL, AUDIT = (
 
 def ready(own: Mine, ignore_candidates: bool = False) -> None:
     """Say now, not after hours of training, what mining will lack, and re-training behind it."""
-    if own.discriminator != "none":
-        parse(own.discriminator)
+    if own.discriminator != "none" and isinstance(parse(own.discriminator)[1], Path):
+        load_discriminator(own, torch.device("cpu"))  # a file may be torn
     if own.given is not None and not is_file(own.given):
         raise UserError(f"{own.given}: there is no such pool.", "Check mine.given.")
     if own.given is not None and ignore_candidates and not is_file(own.given.parent / CANDIDATES):
@@ -127,6 +129,11 @@ def choose(run: Run, raw: Raw, data: Dataset, place: Path, most: int) -> dict[st
     files.write_pool(place / POOL, found.take(kept), data, labels)
     figures: dict[str, Any] = {"candidates": len(found), "kept": int(kept.sum())}
     by_class = ", ".join(f"{name} {row.kept:,}" for name, row in table.items())
+    if not figures["kept"]:
+        show.note(
+            "nothing was mined, and re-training on that teaches novel classes as background: lower "
+            "mine.alpha, mine.threshold or mine.cut"
+        )
     show.note(f"mined {figures['kept']:,} of {figures['candidates']:,} candidates: {by_class}")
     verdict = None
     if _are_known(data, run.material.shots, labels):

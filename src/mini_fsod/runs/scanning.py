@@ -62,7 +62,11 @@ def pairs(run: Run, data: Dataset, miner: Path | None, name: str = RAW) -> Raw:
         return once(run, data, miner, lambda: _scan(run, data, miner), name)
     assert own.detections is not None  # `rounds.miner` says so
     found = read_detections(own.detections, data)
-    raw = from_detections(found, data.classes, labels.novel, own.cut)
+    seen = data.shows(found.image, found.xywh)
+    if not seen.all():
+        boxes = show.count(int((~seen).sum()), "box")
+        show.note(f"{own.detections}: {boxes} wholly outside of the picture left out")
+    raw = from_detections(found.take(seen), data.classes, labels.novel, own.cut)
     if own.discriminator == "none":
         return raw
     return once(run, data, own.detections, lambda: _judged(run, data, raw), name)
@@ -105,7 +109,7 @@ def _told(data: Dataset) -> str:
 
 def _scan(run: Run, data: Dataset, detector_file: Path) -> Raw:
     own, views, material = run.config.mine, run.config.views, run.material
-    discriminator = _discriminator(run)
+    discriminator = load_discriminator(run.config.mine, run.device)
     saved = checkpoint.load(detector_file, run.config.detector.weights)
     detector = onto(saved.detector, run.device)
     batches, sizes = material.batches(data)
@@ -131,7 +135,7 @@ def _scan(run: Run, data: Dataset, detector_file: Path) -> Raw:
 
 def _judged(run: Run, data: Dataset, raw: Raw) -> Raw:
     """Another tool's pairs, looked at by the discriminator."""
-    discriminator = _discriminator(run)
+    discriminator = load_discriminator(run.config.mine, run.device)
     if discriminator is None or not len(raw):
         return raw
     if discriminator.crop is not None:
@@ -151,14 +155,13 @@ def _sides(own: Mine) -> tuple[int, int]:
     return own.discriminator_short_side, 2 * own.discriminator_short_side
 
 
-def _discriminator(run: Run) -> Discriminator | None:
-    own = run.config.mine
+def load_discriminator(own: Mine, device: torch.device) -> Discriminator | None:
     if own.discriminator == "none":
         return None
     normalisation = {"auto": None, "imagenet": IMAGENET, "caffe": CAFFE}
     found = load(
         own.discriminator,
-        run.device,
+        device,
         normalisation[own.discriminator_normalisation],
         own.discriminator_stride_in_1x1,
         own.discriminator_crop,

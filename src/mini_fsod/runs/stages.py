@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from mini_fsod import show
+from mini_fsod import checkpoint, show
 from mini_fsod.config import STAGES, Config, stages_of
 from mini_fsod.device import torch_device
 from mini_fsod.errors import UserError, nearest
 from mini_fsod.runs import folder
-from mini_fsod.runs.base import base
+from mini_fsod.runs.base import base, checkpoint_of
 from mini_fsod.runs.mine import mine, ready
 from mini_fsod.runs.online import online
 from mini_fsod.runs.run import Run
@@ -77,6 +77,10 @@ def run_stages(
     folder.refuse_stale(out, config, first)
     this = Run(config, out, device, together)
     this.material.check(todo)
+    for stage in todo:
+        given = getattr(getattr(config, stage), "checkpoint", None)
+        if given is not None:
+            checkpoint.read_header(checkpoint_of(given, stage))
     if "mine" in todo:
         ready(config.mine, "online" in wanted and config.online.ignore_candidates)
     wait_for_all(together)  # nothing is touched before all have found it in order
@@ -92,17 +96,18 @@ def _work(
         folder.prepare(out, config, first)
     wait_for_all(together)
     results = folder.results(out) if not todo else None
+    shots = this.material.shots_of_a_class
     for stage in wanted:
         if stage not in todo:
             show.note(f"{stage}: finished already")
             continue
         STAGE[stage](this)
         if together.leads:
-            results = folder.write_results(out, config, command, device_name(device))
+            results = folder.write_results(out, config, command, device_name(device), shots)
             _tell(stage, results["stages"][stage])
     if not together.leads:
         return {}
-    return results or folder.write_results(out, config, command, device_name(device))
+    return results or folder.write_results(out, config, command, device_name(device), shots)
 
 
 def device_name(device: torch.device) -> str:

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 import tiny
+from runs import small
 
 ODD = ["[red]bird", "[/bold]", ":car:"]
 
@@ -85,6 +86,18 @@ def test_an_unknown_novel_class_is_one_problem_among_others(tmp_path: Path, mini
     assert "No such class in the data" in err
     assert "1 problem in plain" in err
     assert "--fix" not in err
+
+
+def test_a_novel_class_without_a_box_is_a_problem(tmp_path: Path, mini) -> None:
+    data = small.write_data(tmp_path / "data")
+    path = data / "annotations" / "train.json"
+    content = json.loads(path.read_text())
+    content["annotations"] = [a for a in content["annotations"] if a["category_id"] != 2]
+    path.write_text(json.dumps(content))
+    code, out, _ = mini("check", path, "--root", data / "train", "--novel", "green", "--json")
+    assert code == 2
+    (problem,) = json.loads(out)["problems"]
+    assert (problem["kind"], problem["record"]) == ("novel-empty", "class green")
 
 
 def test_half_characters_are_problems_in_every_command(tmp_path: Path, mini) -> None:

@@ -18,7 +18,8 @@ from mini_fsod.errors import Problem, UserError
 out = Console(highlight=False, emoji=False)
 err = Console(stderr=True, highlight=False, emoji=False)
 
-SHOWN_OF_A_KIND = 100
+SHOWN_OF_A_KIND = 100  # by a check, whose business they are;
+SHOWN_OF_AN_ERROR = 5  # elsewhere
 
 # what moves the cursor, colours the screen, breaks lines or turns the direction of writing
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -34,7 +35,7 @@ def error(what: UserError) -> None:
     err.print(f"[bold red]Error[/] {plain(what.what)}", soft_wrap=True)
     problems = getattr(what, "problems", ())
     if len(problems) > 1:
-        show_problems(problems)
+        show_problems(problems, most=SHOWN_OF_AN_ERROR)
     elif what.fix:
         err.print(f"[dim]What to do:[/] {plain(what.fix)}", soft_wrap=True)
 
@@ -43,7 +44,7 @@ def note(text: str) -> None:
     err.print(f"[dim]{plain(text)}[/]", soft_wrap=True)
 
 
-def show_problems(problems: Sequence[Problem], hint: str = "") -> None:
+def show_problems(problems: Sequence[Problem], hint: str = "", most: int = SHOWN_OF_A_KIND) -> None:
     """Problems by kind with their fix: the first of each kind one by one, the rest as a number.
 
     `hint` says where the rest can be seen.
@@ -56,10 +57,10 @@ def show_problems(problems: Sequence[Problem], hint: str = "") -> None:
             f"\n[bold red]{kind}[/] [bold]{len(group):,}[/]  [dim]fix:[/] {plain(fix)}",
             soft_wrap=True,
         )
-        for problem in group[:SHOWN_OF_A_KIND]:
+        for problem in group[:most]:
             err.print(f"  {plain(problem)}", soft_wrap=True)
-        if len(group) > SHOWN_OF_A_KIND:
-            more = f"... and {len(group) - SHOWN_OF_A_KIND:,} more of this kind{hint}"
+        if len(group) > most:
+            more = f"... and {len(group) - most:,} more of this kind{hint}"
             err.print(f"  [dim]{more}[/]", soft_wrap=True)
 
 

@@ -128,8 +128,23 @@ def refusal(folder: Path, **changes: object) -> str:
     return error.value.what
 
 
+def begin(folder: Path) -> None:
+    (folder / known(folder)[0].folder).mkdir(parents=True)
+
+
+def test_a_plan_that_nothing_came_of_gives_way(tmp_path: Path) -> None:
+    join(tmp_path, fake.study(), fake.planned(tmp_path).units)
+    other = fake.study(sets=("base.iterations=7",), shots=(3,))
+    units = fake.planned(tmp_path, other).units
+    join(tmp_path, other, units)
+    assert known(tmp_path) == list(units)
+    begin(tmp_path)
+    assert "sets.base.iterations" in refusal(tmp_path)
+
+
 def test_another_plan_is_refused(tmp_path: Path) -> None:
     join(tmp_path, fake.study(), fake.planned(tmp_path).units)
+    begin(tmp_path)
     before = (tmp_path / "plan.json").read_bytes()
     assert 'study was "fake" and is "other"' in refusal(tmp_path, name="other")
     # even where no cell is the same
@@ -151,6 +166,7 @@ def test_workers_may_differ_in_where_they_work(tmp_path: Path) -> None:
 def test_a_preset_that_has_changed_is_refused(tmp_path: Path) -> None:
     units = fake.planned(tmp_path).units
     join(tmp_path, fake.study(), units)
+    begin(tmp_path)
     parts = units[-1].parts | {"transfer": {"iterations": 41, "minutes": None}}
     changed = [*units[:-1], replace(units[-1], parts=parts)]
     with pytest.raises(UserError, match=r"seed0: transfer\.iterations was 40 and is 41\)"):

@@ -17,6 +17,8 @@ from mini_fsod.cli import data, runs  # noqa: F401 - they register their command
 from mini_fsod.cli.options import app
 from mini_fsod.errors import UserError
 
+RESUMED = ("run", "study", "pretrain", "demo")  # commands that can be stopped at any moment
+
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -59,4 +61,6 @@ def main() -> None:
         print(f"Error {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
+        goes_on = sys.argv[1:2] and sys.argv[1] in RESUMED
+        print(f"\nStopped.{' The same command goes on.' if goes_on else ''}", file=sys.stderr)
         sys.exit(130)

@@ -83,7 +83,11 @@ def roles(
         if not data.classes and not readable:
             # a set that could not be read has no classes to compare the novel ones with
             return LabelMap((), ()), []
-        return label_map(data.classes, split, novel), []
+        labels = label_map(data.classes, split, novel)
+        empty = [one for one in labels.novel if not is_of(data, (one,)).any()]
+        what = "there is not a single box of it"
+        fix = "draw some, or leave it out of the novel classes"
+        return labels, [Problem("novel-empty", name, f"class {one}", what, fix) for one in empty]
     except UserError as error:
         record = "--split" if split else "--novel"
         problem = Problem("novel-unknown", name, record, error.what, error.fix.rstrip("."))

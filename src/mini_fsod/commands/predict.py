@@ -44,7 +44,10 @@ def run(
     found, failed = pictures_of(images, without=draw)
     if draw is not None:
         _refuse_losses(draw, found)
-    saved = checkpoint.load(checkpoint.find(run_or_checkpoint))
+    path = checkpoint.find(run_or_checkpoint)
+    if path != run_or_checkpoint:
+        show.note(f"the detector of {path}")
+    saved = checkpoint.load(path)
     labels = saved.labels
     detector = saved.detector.to(where)
     if where.type == "cuda":

@@ -17,7 +17,7 @@ ROUGH = {
 }
 
 
-How = Literal["finished", "measured", "budget", "rough", "unknown"]
+How = Literal["finished", "measured", "budget", "rough", "unknown", "shared"]
 SURENESS: tuple[How, ...] = ("unknown", "rough", "budget", "measured")
 
 
@@ -45,7 +45,7 @@ def estimates(
         seconds = [part.seconds for part in parts if part.seconds is not None]
         # the least sure of its stages tells how sure the sum is
         hows: list[How] = [part.how for part in parts]
-        how: How = min(hows, key=SURENESS.index, default="measured")
+        how: How = min(hows, key=SURENESS.index, default="shared")
         found.append(Estimate(sum(seconds) if len(seconds) == len(parts) else None, how))
     return found
 

@@ -175,12 +175,28 @@ def join(folder: Path, study: Study, units: Sequence[Unit]) -> None:
 
 def merged(folder: Path, study: Study, units: Sequence[Unit]) -> dict[str, Any]:
     """plan.json with the units in it. A folder begun with other settings is refused."""
+    before, earlier = _read(folder), known(folder)
+    try:
+        return _joined(folder, study, units, before, earlier)
+    except UserError:
+        if any((folder / unit.folder).exists() for unit in earlier):
+            raise
+        # nothing came of that plan: a word was wrong in it
+        return _joined(folder, study, units, None, [])
+
+
+def _joined(
+    folder: Path,
+    study: Study,
+    units: Sequence[Unit],
+    before: dict[str, Any] | None,
+    earlier: Sequence[Unit],
+) -> dict[str, Any]:
     described = _description(study)
-    before = _read(folder)
     if before is not None:
         _refuse_others(folder, before, described)
         described["rows"] = before["rows"] | described["rows"]
-    by_name = {unit.name: unit for unit in known(folder)}
+    by_name = {unit.name: unit for unit in earlier}
     for unit in units:
         other = by_name.setdefault(unit.name, unit)
         changes = differences(other.parts, unit.parts)

@@ -209,7 +209,8 @@ def notes(content: Content, split: int | None) -> list[str]:
     for row, table in tables.items():
         lines.append(f'{row}: the paper\'s table "{paper.TITLES[table]}".')
     for unit in content["shared"]:
-        if unit["finished"] and (split in unit["splits"] or split is None):
+        told = unit["last"] == "base"  # later ones are rows themselves, or in study.json
+        if told and unit["finished"] and (split in unit["splits"] or split is None):
             figures = unit["stages"][unit["last"]]
             known = [f for f in content["figures"] if figures.get(f) is not None]
             said = ", ".join(f"{f} {figures[f]:.1f}" for f in known)

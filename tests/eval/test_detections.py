@@ -240,3 +240,22 @@ def test_pipes_are_not_waited_for(coco, tmp_path):
     os.mkfifo(tmp_path / "dets.json")
     with pytest.raises(DataError, match="not a regular file"):
         read_detections(tmp_path / "dets.json", coco)
+
+
+def test_what_predict_wrote(coco, read):
+    """A record a picture, known by its path, or by its name alone where that is enough."""
+    bird = {"category": "bird", "bbox": [1, 2, 3, 4], "score": 0.5}
+    cat = {"category": "cat", "bbox": [0, 0, 5, 5], "score": 0.25}
+    written = [
+        {"file": str(coco.path(2)), "width": 9, "height": 9, "detections": [bird, cat]},
+        {"file": f"elsewhere/{coco.path(0).name}", "detections": [cat]},
+        {"file": str(coco.path(1)), "detections": []},
+    ]
+    found = read(written, coco)
+    assert found.image.tolist() == [2, 2, 0]
+    assert found.label.tolist() == [0, 1, 1]
+    (problem,) = problems([*written, {"file": "none.jpg", "detections": []}], coco, read)
+    assert 'no picture "none.jpg"' in problem.what
+    assert problem.record == "record 3"
+    (problem,) = problems([written[0] | {"detections": [bird | {"score": "x"}]}], coco, read)
+    assert "score" in problem.what

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -15,7 +16,7 @@ import numpy as np
 from mini_fsod.data.dataset import Bools, Dataset, Floats, ImageId, Ints
 from mini_fsod.data.text import shown
 from mini_fsod.errors import DataError, Problem, nearest
-from mini_fsod.files import open_regular
+from mini_fsod.files import open_regular, real
 
 ABSENT, UNKNOWN, TWICE = -2, -1, -3  # places that are no index
 HINTS = 10  # a hint is searched among all names, too slow for a file that is wrong throughout
@@ -51,12 +52,13 @@ class Detections:
 
 
 def read_detections(path: Path, dataset: Dataset) -> Detections:
-    """A list of {"image_id", "category_id" or "category", "bbox": [x, y, w, h], "score"}.
+    """A list of {"image_id", "category_id" or "category", "bbox": [x, y, w, h], "score"}, or what
+    `mini predict --json` wrote.
 
     `image_id` and `category_id` are the data set's own (`Dataset.ids`, `Dataset.category_ids`),
     `category` is a class name. Other keys are passed over. Raises DataError with all wrong records.
     """
-    records = _load(path)
+    records = _one_by_one(_load(path), str(path), dataset)
     image_of = _image_places(dataset.ids)
     detections = _columns(records, image_of, dataset)
     if detections is None:
@@ -95,6 +97,36 @@ def _load(path: Path) -> list[Any]:
             else 'Write a list of {"image_id", "category_id", "bbox", "score"}',
         )
     return value
+
+
+def _one_by_one(records: list[Any], file: str, dataset: Dataset) -> list[Any]:
+    """Records of pictures, {"file", "detections": [...]}, as records of detections; others as is.
+
+    A picture is known by its path, or by its name where that is enough.
+    """
+    if not all(isinstance(r, dict) and isinstance(r.get("detections"), list) for r in records):
+        return records
+    paths = [dataset.path(i) for i in range(len(dataset))]
+    names = Counter(path.name for path in paths)
+    known = {
+        path.name: i for path, i in zip(paths, dataset.ids, strict=True) if names[path.name] == 1
+    }
+    whole = {str(real(path)): i for path, i in zip(paths, dataset.ids, strict=True)}
+    flat, problems = [], []
+    for number, record in enumerate(records):
+        path = Path(str(record.get("file")))
+        image = whole.get(str(real(path)), known.get(path.name))
+        if image is None:
+            what = f"the data has no picture {shown(str(path))}"
+            fix = "Predict on the pictures of the data set, or of the part that is scored"
+            problems.append(Problem("unknown image", file, f"record {number}", what, fix))
+            continue
+        flat += [
+            {"image_id": image} | found for found in record["detections"] if isinstance(found, dict)
+        ]
+    if problems:
+        raise DataError(problems)
+    return flat
 
 
 def _columns(

@@ -17,9 +17,10 @@ from mini_fsod.errors import UserError
 from mini_fsod.files import is_folder, mode
 from mini_fsod.locks import lock
 from mini_fsod.study import tables
+from mini_fsod.study.described import find
 from mini_fsod.study.estimate import Estimate, estimates
 from mini_fsod.study.plan import Plan, Unit, join, known, merged, of_rows, plan
-from mini_fsod.study.studies import Study, chosen_rows, find, narrowed
+from mini_fsod.study.studies import Study, chosen_rows, narrowed
 from mini_fsod.study.work import duration, work
 
 

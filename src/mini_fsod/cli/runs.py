@@ -83,7 +83,7 @@ def mine(
 ) -> None:
     """Mine again in a run, with other settings; what a scan has found is not looked for twice.
 
-    Example: mini mine runs/first --set mine.most=200
+    Example: mini mine runs/first --set mine.alpha=2
     """
     from mini_fsod.commands.mine import run as mine_again
 

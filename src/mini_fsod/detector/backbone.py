@@ -149,7 +149,7 @@ def _torchvision_resnet(settings: BackboneSettings, weights: str | Path | None) 
         except OSError as error:
             raise UserError(
                 f"The weights {weights} of {settings.name} could not be fetched: {error}.",
-                "Give a .safetensors or .pth file instead.",
+                "Give a .safetensors or .pth file instead (detector.weights, mine.discriminator).",
             ) from error
         net.load_state_dict(state)
     if settings.stride_in_1x1:

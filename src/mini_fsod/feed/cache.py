@@ -94,7 +94,13 @@ def cached_pictures(
         raise UserError(f"{data.root}: there are no pictures to decode.", "Choose other images.")
     place = folder / f"pictures-{_key(data, short, long)}"
     if not place.exists():
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"{folder}: decoded pictures cannot be kept there ({error.strerror}).",
+                "Name another folder, data.cache or --cache.",
+            ) from None
         with _lock(place.with_suffix(".lock")):
             if not place.exists():
                 _write(data, place, short, long, workers or cores(), progress)

@@ -59,7 +59,7 @@ def to_do(out: Path, first: str | None, wanted: Sequence[str]) -> list[str]:
     if gap:
         raise UserError(
             f"{out}: {first} cannot be repeated, since {gap[0]} is not finished.",
-            f"Leave --from out, or take --from {gap[0]}.",
+            f"`mini run` up to {first} first: without --from, or from {gap[0]} on.",
         )
     return todo
 

@@ -10,7 +10,8 @@ import pytest
 
 from mini_fsod.config import Config, from_file, resolve
 from mini_fsod.errors import UserError
-from mini_fsod.runs import folder
+from mini_fsod.files import digest
+from mini_fsod.runs import folder, inputs
 
 BOTH = ("base", "transfer")
 FIGURES: dict[str, Any] = {"nAP50": 1.0, "per_class": {}, "seconds": 7.0}
@@ -116,7 +117,7 @@ def test_a_given_base_detector_that_changed(tmp_path: Path) -> None:
     given = tmp_path / "given.safetensors"
     given.write_bytes(b"weights")
     settings = config(f"base.checkpoint={given}")
-    said = {"checkpoint": str(given), "checkpoint_sha256": folder.digest(given)}
+    said = {"checkpoint": str(given), "checkpoint_sha256": digest(given)}
     out = tmp_path / "run"
     finish(out, *BOTH, settings=settings, **said)
     folder.refuse_stale(out, settings, None)
@@ -148,7 +149,7 @@ def test_preparing_clears_what_is_repeated(tmp_path: Path) -> None:
     assert not (tmp_path / folder.RESULTS).exists()
     assert from_file(tmp_path / folder.CONFIG) == config("shots.k=1")
     folder.prepare(tmp_path, config(), "base")
-    assert [path.name for path in tmp_path.iterdir()] == [folder.CONFIG]
+    assert {path.name for path in tmp_path.iterdir()} == {folder.CONFIG, inputs.NAME}
 
 
 def test_preparing_keeps_what_is_finished_or_begun(tmp_path: Path) -> None:
@@ -252,13 +253,43 @@ def test_a_file_with_other_content_is_another_file(tmp_path: Path) -> None:
     shots.unlink()
     folder.refuse_stale(out, own, None)  # a stage that needs it will say so
     folder.prepare(out, config(), "base")
-    assert json.loads((out / folder.INPUTS).read_bytes()) == {}
+    assert "shots.file" not in inputs.read(out)
+
+
+@pytest.mark.parametrize("change", ["edited", "new", "gone"])
+def test_other_annotations_are_told(tmp_path: Path, change: str) -> None:
+    """Of stages that began with the former ones; they may have been copied, so it is no error."""
+    data, out = tmp_path / "data", tmp_path / "run"
+    (data / "labels").mkdir(parents=True)
+    for name in ("labels/a.txt", "labels/b.txt", "c.jpg"):
+        (data / name).write_text("0 0.5 0.5 1 1")
+    own = config(f"data.root={data}")
+    assert not inputs.annotations_changed(out, data)  # nothing is known
+    folder.prepare(out, own, None)
+    (data / "c.jpg").write_text("")  # a picture
+    folder.prepare(data / "runs" / "mine", own, None)
+    assert not inputs.annotations_changed(out, data)
+    if change == "edited":
+        (data / "labels" / "a.txt").write_text("")
+    elif change == "new":
+        (data / "labels" / "d.txt").write_text("")
+    else:
+        (data / "labels" / "b.txt").unlink()
+    assert inputs.annotations_changed(out, data)
+    assert not inputs.annotations_changed(out, tmp_path / "other")
+    finish(out, "base", settings=own)
+    folder.prepare(out, own, "transfer")
+    assert inputs.annotations_changed(out, data)  # base has seen the former ones
+    folder.refuse_stale(out, own, None)
+    folder.prepare(out, own, "base")
+    assert not inputs.annotations_changed(out, data)
 
 
 HOLDS = """
 import sys, time
 from pathlib import Path
-from mini_fsod.runs import folder
+from mini_fsod.files import digest
+from mini_fsod.runs import folder, inputs
 with folder.held(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

@@ -85,7 +85,7 @@ def test_what_a_run_leaves(data: Path, finished: Path) -> None:
     inside = ("", "/checkpoint.safetensors", "/metrics.json", "/log.jsonl")
     wanted = {f"{stage}{name}" for stage in ("base", "transfer") for name in inside}
     # nothing to go on from, nothing torn
-    assert names == wanted | {"config.yaml", "results.json", ".lock"}
+    assert names == wanted | {"config.yaml", "inputs.json", "results.json", ".lock"}
     assert from_file(finished / "config.yaml") == config(data)
 
     results = small.json_of(finished / "results.json")

@@ -16,10 +16,10 @@ from mini_fsod import show
 from mini_fsod.config import STAGES
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_file, is_folder
-from mini_fsod.runs import folder
+from mini_fsod.runs import folder, inputs
 
 BEFORE, FORMER = ".before", ".former"
-FILES = (folder.CONFIG, folder.INPUTS, folder.RESULTS)
+FILES = (folder.CONFIG, inputs.NAME, folder.RESULTS)
 MINED = STAGES[STAGES.index("mine") :]  # the pool, and what is made of it
 
 

@@ -20,7 +20,7 @@ from mini_fsod.detector.settings import (
     RPNSettings,
 )
 from mini_fsod.errors import UserError
-from mini_fsod.files import is_file, write_json
+from mini_fsod.files import digest, is_file, write_json
 from mini_fsod.labels import LabelMap
 from mini_fsod.runs import folder
 from mini_fsod.runs.material import inputs_from
@@ -52,8 +52,8 @@ def base(run: Run) -> None:
 def take(run: Run, stage: str, path: Path, saved: checkpoint.Saved, begun: float) -> None:
     """A stage's detector from elsewhere: its figures come along, or are measured here."""
     if run.team.leads:
-        digest = folder.digest(path)
-        figures = _figures_beside(path, digest)
+        content = digest(path)
+        figures = _figures_beside(path, content)
         test = run.material.test
         same = figures.get("metric") == run.config.data.metric
         same &= figures.get("images") == (0 if test is None else len(test))
@@ -62,18 +62,18 @@ def take(run: Run, stage: str, path: Path, saved: checkpoint.Saved, begun: float
             bf16 = run.bf16(run.config.base)
             figures = run.material.score(onto(saved.detector, run.device), saved.labels, bf16)
             figures |= {"seconds": time.perf_counter() - begun, "images_per_second": None}
-        figures |= {"checkpoint": str(path), "checkpoint_sha256": digest}
+        figures |= {"checkpoint": str(path), "checkpoint_sha256": content}
         write_json(run.out / stage / folder.METRICS, figures)
     wait_for_all(run.team)
 
 
-def _figures_beside(path: Path, digest: str) -> dict[str, Any]:
+def _figures_beside(path: Path, content: str) -> dict[str, Any]:
     """The figures that lie beside a checkpoint, if they are figures, and its own."""
     try:
         figures = folder.metrics(path.parent) or {}
     except UserError:
         return {}
-    return figures if figures.get("checkpoint_sha256") == digest else {}
+    return figures if figures.get("checkpoint_sha256") == content else {}
 
 
 def load_base(run: Run) -> tuple[Path, checkpoint.Saved]:

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import shutil
@@ -20,22 +19,14 @@ from typing import Any
 from mini_fsod import checkpoint, show
 from mini_fsod.config import STAGES, Config, from_file, parts
 from mini_fsod.errors import UserError
-from mini_fsod.files import is_file, is_folder, write_bytes, write_json
+from mini_fsod.files import digest, is_file, is_folder, write_bytes, write_json
 from mini_fsod.locks import lock
+from mini_fsod.runs import inputs
 from mini_fsod.train import state
 
 CONFIG, METRICS, RESULTS = "config.yaml", "metrics.json", "results.json"
-INPUTS, LOCK = "inputs.json", ".lock"
+LOCK = ".lock"
 POOL, LEARNT = "pool.json", "pool.sha256"  # of `mine`; of `online`, which pool it learns from
-# keys that may name a file, whose content counts
-FILES = (
-    "shots.file",
-    "shots.official",
-    "detector.weights",
-    "mine.detections",
-    "mine.discriminator",
-    "mine.given",
-)
 CHECKPOINT, PROGRESS = checkpoint.NAME, state.FILE
 
 
@@ -105,10 +96,7 @@ def _changed(out: Path, config: Config, stage: str) -> list[str]:
     """The keys in which the folder's configuration differs, as far as the stage depends on them."""
     before, now = _flat(parts(from_file(out / CONFIG), stage)), _flat(parts(config, stage))
     changed = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
-    for key, was in _inputs(out).items():
-        same_name = now.get(key) is not None and now[key] == before.get(key)
-        if same_name and _is_other(Path(was["file"]), was):
-            changed.append(f"the content of {was['file']}")
+    changed += inputs.changed(out, before, now)
     pool, learnt = out / "mine" / POOL, out / "online" / LEARNT
     made_of_it = stage in ("online", "tune") and is_file(pool) and is_file(learnt)
     if made_of_it and learnt.read_text() != digest(pool):
@@ -119,40 +107,6 @@ def _changed(out: Path, config: Config, stage: str) -> list[str]:
         if content and is_file(given) and digest(given) != content:
             changed.append(f"the content of {given}")
     return changed
-
-
-def inputs(config: Config) -> dict[str, dict[str, Any]]:
-    """The files that a configuration names, by key: what tells whether they are still the same."""
-    told = {}
-    values = _flat(config.model_dump(mode="json"))
-    for key in FILES:
-        text = str(values[key] or "")
-        names = (text, text.partition(":")[2])  # a discriminator may be MODEL:FILE
-        path = next((Path(name) for name in names if name and is_file(Path(name))), None)
-        if path is not None:
-            told[key] = {"file": str(path), "sha256": digest(path)} | _stamp(path)
-    return told
-
-
-def _stamp(path: Path) -> dict[str, int]:
-    about = path.stat()
-    return {"bytes": about.st_size, "changed_ns": about.st_mtime_ns}
-
-
-def _is_other(path: Path, was: dict[str, Any]) -> bool:
-    """Whether a file that is there has other content. One of the same age is not read again."""
-    if not is_file(path) or _stamp(path).items() <= was.items():
-        return False
-    return digest(path) != was.get("sha256")
-
-
-def _inputs(out: Path) -> dict[str, dict[str, Any]]:
-    """What `prepare` wrote of the files that went in; nothing where that is not known."""
-    try:
-        found = json.loads((out / INPUTS).read_bytes())
-        return {key: was for key, was in found.items() if isinstance(was, dict) and "file" in was}
-    except (OSError, ValueError, AttributeError):
-        return {}
 
 
 def _flat(table: dict[str, Any]) -> dict[str, Any]:
@@ -189,9 +143,7 @@ def prepare(out: Path, config: Config, first: str | None) -> None:
             f"{error.filename or out}: cannot be cleared away ({error.strerror}).",
             "Choose another folder with --out.",
         ) from None
-    named = inputs(config)
-    if named or is_file(out / INPUTS):
-        write_json(out / INPUTS, named)
+    inputs.write(out, config, begun=bool(_begun(out)))
     write_bytes(out / CONFIG, config.to_yaml().encode())
 
 
@@ -286,8 +238,3 @@ def commit() -> str | None:
         return git("rev-parse", "--short=10", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def digest(path: Path) -> str:
-    with path.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()

@@ -20,7 +20,7 @@ from mini_fsod.data.split import arranged, is_of
 from mini_fsod.discriminator.load import parse
 from mini_fsod.errors import UserError
 from mini_fsod.feed.cache import own_sizes
-from mini_fsod.files import is_file, write_bytes, write_json
+from mini_fsod.files import digest, is_file, write_bytes, write_json
 from mini_fsod.keys import Mine
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining import files
@@ -78,7 +78,7 @@ def mine(run: Run) -> None:
             chosen = choose(run, raw, others, place / extra.EXTRA, own.extra_most)
             figures[extra.EXTRA] = about | chosen
         figures |= {"seconds": time.perf_counter() - begun, "scan_seconds": scanned}
-        figures["pool_sha256"] = folder.digest(place / POOL)  # tells whether it is edited later
+        figures["pool_sha256"] = digest(place / POOL)  # tells whether it is edited later
         write_json(place / folder.METRICS, figures)
     wait_for_all(run.team)
 
@@ -96,7 +96,7 @@ def _take(given: Path, pictures: Path | None, place: Path) -> None:
     figures = folder.metrics(given.parent) or {"seconds": 0.0}
     if pictures is not None:
         figures[extra.EXTRA] = figures.get(extra.EXTRA, {}) | {"folder": str(pictures)}
-    figures["pool_sha256"] = folder.digest(place / POOL)
+    figures["pool_sha256"] = digest(place / POOL)
     write_json(place / folder.METRICS, figures | {"given": str(given)})
 
 

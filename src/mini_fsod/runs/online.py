@@ -20,7 +20,7 @@ from mini_fsod.errors import UserError
 from mini_fsod.feed.batches import Plan
 from mini_fsod.feed.resident import Batch
 from mini_fsod.feed.views import draw_strong, strong_view
-from mini_fsod.files import is_file, write_bytes
+from mini_fsod.files import digest, is_file, write_bytes
 from mini_fsod.mining import health
 from mini_fsod.mining.files import read_candidates, read_pool
 from mini_fsod.mining.retraining import (
@@ -148,7 +148,7 @@ def _learnt(run: Run, extra: Extra | None) -> Learnt:
         if own.ignore_candidates:
             ignored = read_candidates(place / "candidates.json", data, labels)
         if run.team.leads:
-            content = folder.digest(place / "pool.json")
+            content = digest(place / "pool.json")
             write_bytes(run.out / "online" / folder.LEARNT, content.encode())
         learnt = base_truth(data, labels, pool, ignored)
         if extra is not None:

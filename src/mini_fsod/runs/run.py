@@ -12,7 +12,7 @@ from mini_fsod.config import Config
 from mini_fsod.data.dataset import Ints
 from mini_fsod.detector.model import Detector
 from mini_fsod.feed.batches import Schedule
-from mini_fsod.files import write_json
+from mini_fsod.files import digest, write_json
 from mini_fsod.keys import Training
 from mini_fsod.labels import LabelMap
 from mini_fsod.runs import folder
@@ -85,7 +85,7 @@ class Run:
                 "training_seconds": trained.seconds,
                 "test_seconds": testing,
                 "images_per_second": trained.images_per_second,
-                "checkpoint_sha256": folder.digest(place / folder.CHECKPOINT),
+                "checkpoint_sha256": digest(place / folder.CHECKPOINT),
             }
             write_json(place / folder.METRICS, figures)
             (place / folder.PROGRESS).unlink(missing_ok=True)

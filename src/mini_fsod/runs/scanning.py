@@ -24,7 +24,7 @@ from mini_fsod.errors import UserError
 from mini_fsod.eval.detections import read_detections
 from mini_fsod.feed.batches import Plan, each_once
 from mini_fsod.feed.cache import own_sizes
-from mini_fsod.files import is_file, real
+from mini_fsod.files import digest, is_file, real
 from mini_fsod.keys import Mine
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.calibration import prototypes
@@ -32,7 +32,6 @@ from mini_fsod.mining.candidates import Raw, candidates, from_detections
 from mini_fsod.mining.scan import Judge, at_other_size, box_features, judged, scan
 from mini_fsod.mining.seen import Seen, principal_axes
 from mini_fsod.mining.stretch import STRETCHES, best_stretch, stretched
-from mini_fsod.runs import folder
 from mini_fsod.runs.base import onto
 from mini_fsod.runs.material import counted
 from mini_fsod.runs.run import Run
@@ -77,8 +76,8 @@ def once(run: Run, data: Dataset, pairs_of: Path, make: Callable[[], Raw], name:
     own, path = run.config.mine, run.out / name
     weights = None if own.discriminator == "none" else parse(own.discriminator)[1]
     made_of = [
-        folder.digest(pairs_of),
-        folder.digest(weights) if isinstance(weights, Path) else weights,
+        digest(pairs_of),
+        digest(weights) if isinstance(weights, Path) else weights,
         own.model_dump(include={*LOOKS}, mode="json"),
         run.config.views.model_dump(mode="json"),
         [*data.files],

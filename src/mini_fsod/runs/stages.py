@@ -14,7 +14,7 @@ from mini_fsod import checkpoint, show
 from mini_fsod.config import STAGES, Config, stages_of
 from mini_fsod.device import torch_device
 from mini_fsod.errors import UserError, nearest
-from mini_fsod.runs import folder
+from mini_fsod.runs import folder, inputs
 from mini_fsod.runs.base import base, checkpoint_of
 from mini_fsod.runs.mine import mine, ready
 from mini_fsod.runs.online import online
@@ -75,6 +75,11 @@ def run_stages(
     """The same for stages by name, in processes that work together already."""
     todo = folder.to_do(out, first, wanted)
     folder.refuse_stale(out, config, first)
+    if first != STAGES[0] and inputs.annotations_changed(out, config.data.root):
+        show.note(
+            f"{config.data.root}: annotations are not those that this run began with; "
+            f"--from {wanted[0]} trains on them"
+        )
     this = Run(config, out, device, together)
     this.material.check(todo)
     for stage in todo:

@@ -20,7 +20,7 @@ def test_the_files_agree_with_each_other(finished: Path) -> None:
     figures = load(finished, "metrics.json")
     assert figures == small.json_of(finished / "results.json")["stages"]["mine"]
     assert {*figures} == {
-        *("candidates", "kept", "precision", "recall", "seconds", "scan_seconds"),
+        *("candidates", "kept", "precision", "recall", "seconds", "scan_seconds", "pool_sha256"),
     }
     assert len(found) == figures["candidates"] > 10
     assert list(thresholds["classes"]) == [small.NOVEL]
@@ -85,7 +85,9 @@ def test_own_data_where_nothing_is_hidden(tmp_path: Path, but: int) -> None:
     without(root, small.NOVEL, but=but)
     figures = stages.run(config(root, shots__k=but, **SHORT), tmp_path / "run", last="mine")
     assert not (tmp_path / "run" / "mine" / "audit.json").exists()
-    assert {*figures["stages"]["mine"]} == {"candidates", "kept", "seconds", "scan_seconds"}
+    assert {*figures["stages"]["mine"]} == {
+        *("candidates", "kept", "seconds", "scan_seconds", "pool_sha256"),
+    }
     assert (tmp_path / "run" / "mine" / "1-blue--light.png").exists()
     again(root, tmp_path / "run", shots__k=but, **SHORT)
 

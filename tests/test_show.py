@@ -67,3 +67,18 @@ def test_many_problems_of_a_kind_are_counted(monkeypatch: pytest.MonkeyPatch) ->
 def test_numbers_and_their_words() -> None:
     words = [show.count(n, w) for n, w in ((1, "box"), (2, "box"), (0, "class"), (1000, "image"))]
     assert words == ["1 box", "2 boxes", "0 classes", "1,000 images"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1:00 min"),
+        (185, "3:05 min"),
+        (3599.6, "1:00 h"),
+        (7800, "2:10 h"),
+    ],
+)
+def test_durations(seconds: float, said: str) -> None:
+    assert show.duration(seconds) == said

@@ -97,3 +97,13 @@ def progress(what: str, total: int = 0) -> Iterator[Callable[..., None]]:
     with Progress(*columns, console=err, transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done, total=total: bar.update(task, completed=done, total=total)
+
+
+def duration(seconds: float) -> str:
+    """12 s, 3:05 min, 2:10 h."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02} min"
+    return f"{whole // 3600}:{whole % 3600 // 60:02} h"

@@ -116,7 +116,6 @@ def test_base_set_drops_novel_boxes_and_images_without_base_ones(tmp_path: Path)
     base = base_set(data, labels)
     assert tiny.boxes_of(base) == {box for box in tiny.EXPECTED if box[1] != "bird"}
     assert base.ids == (10, 12)
-    assert base_set(data, labels, images="all").ids == (10, 11, 12)
     assert hidden(data, labels) == {"bird": (2, 1)}
 
 

@@ -101,21 +101,15 @@ def test_both_ways_of_placing_agree() -> None:
 
 
 @pytest.mark.parametrize(
-    ("image", "images", "most", "rows", "spilled"),
+    ("image", "images", "rows"),
     [
-        ([0, 0, 2], 3, None, [[0, 1], [-1, -1], [2, -1]], 0),
-        ([2, 0, 0], 3, None, [[1, 2], [-1, -1], [0, -1]], 0),  # any order of images
-        ([], 2, None, [[-1], [-1]], 0),  # no boxes at all: one empty place each
-        ([0, 0, 0, 1], 2, 2, [[0, 1], [3, -1]], 1),  # no room for one
-        ([0], 1, 3, [[0, -1, -1]], 0),  # a fixed number of places
+        ([0, 0, 2], 3, [[0, 1], [-1, -1], [2, -1]]),
+        ([2, 0, 0], 3, [[1, 2], [-1, -1], [0, -1]]),  # any order of images
+        ([], 2, [[-1], [-1]]),  # no boxes at all: one empty place each
     ],
 )
-def test_rows_are_padded_by_image(
-    image: list[int], images: int, most: int | None, rows: list[list[int]], spilled: int
-) -> None:
-    padded, count = pad_rows(np.array(image, dtype=np.int64), images, most)
-    assert padded.tolist() == rows
-    assert count == spilled
+def test_rows_are_padded_by_image(image: list[int], images: int, rows: list[list[int]]) -> None:
+    assert pad_rows(np.array(image, dtype=np.int64), images).tolist() == rows
 
 
 def test_targets_leave_out_boxes_and_keep_their_numbers() -> None:
@@ -124,7 +118,6 @@ def test_targets_leave_out_boxes_and_keep_their_numbers() -> None:
     assert targets.box.tolist() == [[1], [2]]
     assert targets.labels.tolist() == [[5], [6]]
     assert targets.boxes.tolist() == [[[5, 6, 12, 14]], [[0, 0, 2, 2]]]
-    assert Targets.of(boxes, 2, most=1).spilled == 1
 
 
 def test_boxes_are_scaled_and_flipped_by_hand() -> None:

@@ -116,10 +116,10 @@ def test_a_dry_run_says_what_would_be_done(
     options: dict[str, Any] = {"dry_run": True, "sets": ("device=cuda", "base.minutes=2")}
     study(out, shots="1,10", **options)
     base, one, ten, total = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
-    assert base[1:] == "base 2 min 00 s budget".split()
+    assert base[1:] == "base 2:00 min budget".split()
     assert one == "tfa-split1-1shot-seed0 transfer 8 s rough".split()
-    assert ten[2:] == "1 min 20 s rough".split()
-    assert total == "3 units to do 3 min 28 s rough".split()
+    assert ten[2:] == "1:20 min rough".split()
+    assert total == "3 units to do 3:28 min rough".split()
     assert not out.exists()
     options["sets"] += ("data.root=voc",)
     study(out, shots="1", sets=options["sets"])

@@ -52,7 +52,7 @@ seeds 0..1, 4.
 6 of 12 runs are finished.
 TFA Base: the paper's table "Effectiveness of each components".
 TFA w/ cos: the paper's table "Performance (novel AP50) across three splits on PASCAL VOC dataset".
-Shared by the runs: BASE, bAP50 75.0, 8 min 01 s.
+Shared by the runs: BASE, bAP50 75.0, 8:01 min.
 vocsplit1-Kshot, transfer.rate=0.002, NVIDIA H200, torch 2.15.0, commit 0123456789.
 """
 

@@ -18,7 +18,7 @@ import pytest
 
 from mini_fsod.errors import UserError
 from mini_fsod.locks import lock
-from mini_fsod.study.work import duration, work
+from mini_fsod.study.work import work
 from study import fake
 
 WORKER = Path(__file__).with_name("fake.py")
@@ -199,17 +199,3 @@ def test_a_place_that_cannot_be_locked(tmp_path: Path) -> None:
     (tmp_path / "locks").write_text("a file")
     with pytest.raises(UserError, match="cannot be written"), lock(tmp_path / "locks" / "a.lock"):
         pass
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0.4, "0 s"),
-        (59.4, "59 s"),
-        (59.6, "1 min 00 s"),
-        (450, "7 min 30 s"),
-        (11_100, "3 h 05 min"),
-    ],
-)
-def test_durations(seconds: float, words: str) -> None:
-    assert duration(seconds) == words

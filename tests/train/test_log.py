@@ -10,7 +10,7 @@ from rich.console import Console
 
 from mini_fsod import show
 from mini_fsod.train import log
-from mini_fsod.train.log import Log, duration
+from mini_fsod.train.log import Log
 
 LOSSES = {"loss_left": 0.25, "loss_right": 1.125}
 
@@ -157,18 +157,3 @@ def test_lines_where_there_is_no_terminal(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(log, "LINE_SECONDS", -1)
         look(to, 10)
     assert told.getvalue() == "base 10/20  1,234 img/s  loss 1.375  3:05 min left\n"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [
-        (0, "0 s"),
-        (59.4, "59 s"),
-        (59.6, "1:00 min"),
-        (185, "3:05 min"),
-        (3599.6, "1:00 h"),
-        (7800, "2:10 h"),
-    ],
-)
-def test_durations(seconds: float, said: str) -> None:
-    assert duration(seconds) == said

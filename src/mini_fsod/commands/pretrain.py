@@ -11,7 +11,6 @@ from mini_fsod.data.read import read
 from mini_fsod.device import torch_device
 from mini_fsod.discriminator.pretrain import SMALL, Pretraining, pretrain
 from mini_fsod.feed.cache import default_folder
-from mini_fsod.train.log import duration
 
 
 def run(
@@ -46,5 +45,5 @@ def run(
     else:
         show.note(
             f"{out}: {how.backbone}, {trained.iterations:,} iterations on "
-            f"{show.count(len(data), 'image')} in {duration(trained.seconds)}"
+            f"{show.count(len(data), 'image')} in {show.duration(trained.seconds)}"
         )

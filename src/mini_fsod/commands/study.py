@@ -21,7 +21,7 @@ from mini_fsod.study.described import find
 from mini_fsod.study.estimate import Estimate, estimates
 from mini_fsod.study.plan import Plan, Unit, join, known, merged, of_rows, plan
 from mini_fsod.study.studies import Study, chosen_rows, narrowed
-from mini_fsod.study.work import duration, work
+from mini_fsod.study.work import work
 
 
 def run(
@@ -98,11 +98,11 @@ def overview(units: Sequence[Unit], times: Sequence[Estimate]) -> Table:
     table.add_column("time", justify="right")
     table.add_column("")
     for unit, time in zip(units, times, strict=True):
-        seconds = "?" if time.seconds is None else duration(time.seconds)
+        seconds = "?" if time.seconds is None else show.duration(time.seconds)
         style = "dim" if time.how == "finished" else ""
         table.add_row(show.plain(unit.name), ", ".join(unit.stages), seconds, time.how, style=style)
     left = [time for time in times if time.how != "finished"]
-    total = duration(sum(time.seconds or 0 for time in left))
+    total = show.duration(sum(time.seconds or 0 for time in left))
     hows = {time.how for time in left}
     how = "at least" if "unknown" in hows else "rough" if "rough" in hows else ""
     done = len(times) - len(left)

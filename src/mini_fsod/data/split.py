@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 
@@ -38,15 +37,11 @@ def _place(name: str, names: tuple[str, ...]) -> int:
     return names.index(name) if name in names else -1
 
 
-def base_set(data: Dataset, labels: LabelMap, images: Literal["base", "all"] = "base") -> Dataset:
-    """The base set D^b: novel boxes are dropped, so that novel objects become background.
-
-    `images="base"` keeps the images with at least one base box (base training); `images="all"`
-    keeps every image (mining and the online stage: an image without base objects is annotated too).
+def base_set(data: Dataset, labels: LabelMap) -> Dataset:
+    """The base set D^b: images with at least one base box. Novel boxes are dropped, so that novel
+    objects become background.
     """
     stripped = data.with_boxes(data.boxes.take(is_of(data, labels.base)))
-    if images == "all":
-        return stripped
     return stripped.select(np.unique(stripped.boxes.image))
 
 

@@ -31,21 +31,18 @@ SEEN = 0.25
 CHUNK = 256 * 2**20  # bytes that go to the device at a time
 
 
-def pad_rows(image: Ints, images: int, most: int | None = None) -> tuple[Ints, int]:
-    """Row numbers by image, padded: (I, G) with -1 where an image has no more, and a count.
+def pad_rows(image: Ints, images: int) -> Ints:
+    """Row numbers by image, padded: (I, G) with -1 where an image has no more.
 
     `image` (N,) is the image of each row of any per-box arrays; rows of an image keep their order.
-    G is the largest number of rows an image has, at least 1. With `most` G is exactly that, and the
-    second result is the number of rows that found no room: the caller has to say so.
+    G is the largest number of rows an image has, at least 1.
     """
     order = np.argsort(image, kind="stable")
     grouped = image[order]
     slot = np.arange(len(image)) - np.searchsorted(grouped, grouped)
-    room = most if most is not None else max(1, int(slot.max(initial=0)) + 1)
-    fits = slot < room
-    rows = np.full((images, room), -1, dtype=np.int64)
-    rows[grouped[fits], slot[fits]] = order[fits]
-    return rows, int((~fits).sum())
+    rows = np.full((images, max(1, int(slot.max(initial=0)) + 1)), -1, dtype=np.int64)
+    rows[grouped, slot] = order
+    return rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +53,6 @@ class Targets:
     labels: Tensor  # (I, G) int64
     box: Tensor  # (I, G) int64 index of the box in the `Boxes` it came from, -1 where padded
     scores: Tensor  # (I, G) float32: of mined boxes; 1 where a person drew the box
-    spilled: int  # boxes that found no room
 
     @classmethod
     def of(
@@ -64,12 +60,11 @@ class Targets:
         boxes: Boxes,
         images: int,
         keep: Bools | None = None,
-        most: int | None = None,
         scores: Floats | None = None,
     ) -> Targets:
         """The boxes where `keep` is true (all by default) as targets of `images` images."""
         chosen = np.arange(len(boxes)) if keep is None else np.flatnonzero(keep)
-        rows, spilled = pad_rows(boxes.image[chosen], images, most)
+        rows = pad_rows(boxes.image[chosen], images)
         real = rows >= 0
         box = np.full(rows.shape, -1, dtype=np.int64)
         box[real] = chosen[rows[real]]
@@ -85,7 +80,6 @@ class Targets:
             torch.from_numpy(labels),
             torch.from_numpy(box),
             torch.from_numpy(sure),
-            spilled,
         )
 
     def to(self, device: torch.device) -> Targets:
@@ -94,7 +88,6 @@ class Targets:
             self.labels.to(device),
             self.box.to(device),
             self.scores.to(device),
-            self.spilled,
         )
 
 

@@ -51,7 +51,7 @@ class Seen:
         One shot is one pose and one background. The best candidates of its class are many, and the
         wrong ones among them are wrong in different ways. Of equal scores the earlier are taken.
         """
-        unit = _unit(self.candidates[row])
+        unit = unit_vectors(self.candidates[row])
         best = np.concatenate(
             [
                 own[np.argsort(-score[own], kind="stable")[:most]]
@@ -108,6 +108,8 @@ def _likeness(features: Floats, label: Ints, prototypes: Floats, tau: float) -> 
     return np.maximum(cosine((features * own).sum(1), *squares, tau), 0.0)
 
 
-def _unit(features: Floats) -> Floats:
-    length = np.sqrt((features**2).sum(1, keepdims=True))
-    return features / np.where(length > 0, length, 1.0)
+def unit_vectors(features: Floats) -> Floats:
+    """(..., D) vectors of length 1; those of no length stay so."""
+    length = np.sqrt((features**2).sum(-1, keepdims=True))
+    found: Floats = features / np.where(length > 0, length, 1.0)
+    return found

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from mini_fsod.data.dataset import Floats, Ints
+from mini_fsod.mining.seen import unit_vectors
 
 WIDTHS, HEIGHTS = (1.0, 0.85, 1.2), (1.0, 0.8, 1.2, 1.4)
 SURE = 3.0  # standard errors by which a stretch must be better than none,
@@ -51,18 +52,12 @@ def best_stretch(features: Floats, shot: Floats) -> int:
     """
     if len(features) < 2:
         return 0
-    unit = _unit(features)
+    unit = unit_vectors(features)
     gains = []
     for witness in (shot, unit[:, 0].mean(axis=0)):
-        likeness = unit @ _unit(witness)  # (n, T)
+        likeness = unit @ unit_vectors(witness)  # (n, T)
         gain = likeness - likeness[:, :1]
         error = gain.std(axis=0, ddof=1) / np.sqrt(len(gain))
         mean = gain.mean(axis=0)
         gains.append(np.where((mean >= WORTH) & (mean > SURE * error), mean, 0.0))
     return int(np.minimum(*gains).argmax())
-
-
-def _unit(vectors: Floats) -> Floats:
-    length = np.sqrt((vectors**2).sum(axis=-1, keepdims=True))
-    found: Floats = vectors / np.where(length > 0, length, 1.0)
-    return found

@@ -22,7 +22,6 @@ from mini_fsod.runs.run import Run
 from mini_fsod.runs.transfer import fine_tune
 from mini_fsod.runs.tune import tune
 from mini_fsod.train.distributed import Team, own_device, team, wait_for_all
-from mini_fsod.train.log import duration
 
 STAGE = {"base": base, "transfer": fine_tune, "mine": mine, "online": online, "tune": tune}
 
@@ -128,5 +127,5 @@ def _tell(stage: str, figures: dict[str, Any]) -> None:
         mined = figures["kept"] + figures.get("extra", {}).get("kept", 0)
         told = [show.count(mined, "mined box")]
     given = figures.get("checkpoint") or figures.get("given")
-    how = f"from {given}" if given else f"in {duration(figures['seconds'])}"
+    how = f"from {given}" if given else f"in {show.duration(figures['seconds'])}"
     show.note(f"{stage}: {', '.join(told) or 'not scored'} {how}")

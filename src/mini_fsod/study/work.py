@@ -80,7 +80,7 @@ def _run_one(unit: Unit, config: Config, folder: Path, run: Run, place: str) -> 
     else:
         result = results(folder, unit)
         if unit.last in result.get("stages", {}):
-            show.note(f"{place}: {_figures(result, unit)}{duration(monotonic() - begun)}")
+            show.note(f"{place}: {_figures(result, unit)}{show.duration(monotonic() - begun)}")
             return
         text = f'the run ended without a result of stage "{unit.last}".'
     write_bytes(record, f"{text}\n".encode(errors="backslashreplace"))
@@ -143,13 +143,3 @@ def _figures(result: dict[str, Any], unit: Unit) -> str:
     stage = result["stages"][unit.last]
     known = [f"{key} {stage[key]:.1f}" for key in ("nAP50", "bAP50") if stage.get(key) is not None]
     return "".join(f"{text}, " for text in known)
-
-
-def duration(seconds: float) -> str:
-    """45 s, 7 min 30 s, 3 h 05 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    return f"{whole // 3600:,} h {whole % 3600 // 60:02} min"

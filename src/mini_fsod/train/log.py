@@ -80,22 +80,12 @@ class Log:
             self._tensorboard.flush()  # a killed run has shown all that it goes on from
         told = f"{speed:,.{0 if speed >= 10 else 1}f} img/s  loss {whole:.3f}"
         if left is not None:
-            told += f"  {duration(left)} left"
+            told += f"  {show.duration(left)} left"
         of = "?" if total is None else f"{total:,}"
         self._bar.update(self._task, completed=step, total=total, told=told, of=of)
         if not show.err.is_terminal and time.monotonic() - self._spoken > LINE_SECONDS:
             self._spoken = time.monotonic()
             show.note(f"{self._title} {step:,}/{of}  {told}")
-
-
-def duration(seconds: float) -> str:
-    """12 s, 3:05 min, 2:10 h."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02} min"
-    return f"{whole // 3600}:{whole % 3600 // 60:02} h"
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -307,9 +307,8 @@ class Online(Training):
     # what it begins as: the backbone's own weights, the base detector with rows for new classes,
     # or the few-shot detector
     start: Literal["weights", "base", "transfer"] = "weights"
-    ema: Annotated[Float, Field(gt=0, lt=1)] | None = (
-        0.999  # of the teacher; without one, of what comes out
-    )
+    # of the teacher; without one, of what comes out
+    ema: Annotated[Float, Field(gt=0, lt=1)] | None = 0.999
     teacher: bool = True  # it goes on mining, and is the detector that comes out
     delta: Share = 0.7  # the least score of what the teacher finds
     mingle: Mingle = Mingle()

@@ -259,3 +259,4 @@ def test_what_predict_wrote(coco, read):
     assert problem.record == "record 3"
     (problem,) = problems([written[0] | {"detections": [bird | {"score": "x"}]}], coco, read)
     assert "score" in problem.what
+    assert problems([written[0] | {"detections": [bird, 7]}], coco, read)  # nothing is passed over

@@ -369,3 +369,14 @@ def test_two_processes(data: Path, finished: Path, tmp_path: Path) -> None:
     assert done.stderr.count("base: bAP50") == 1
     for stage in ("base", "transfer"):
         same_weights(tmp_path / "run", finished, stage, rtol=1e-2, atol=1e-3)
+
+
+def test_a_file_of_shots_is_asked_for_when_it_is_needed(data: Path, tmp_path: Path) -> None:
+    out, shots = tmp_path / "run", tmp_path / "shots.json"
+    own = config(data, shots__file=shots, shots__k=4)
+    assert stages.run(own, out, last="base")["shots"]["k"] == 4
+    content = small.pictures(tmp_path, 3, seed=7, name="shot")
+    shots.write_text(json.dumps(content))
+    assert stages.run(own, out, last="transfer")["shots"]["k"] == 2  # as it has
+    shots.unlink()
+    assert stages.run(own, out, last="transfer")["shots"]["k"] == 2

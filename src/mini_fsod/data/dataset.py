@@ -62,6 +62,12 @@ class Boxes:
         both = Boxes(**columns)
         return both.take(np.argsort(both.image, kind="stable"))
 
+    @property
+    def content(self) -> bytes:
+        """Where they lie and what they show, for digests."""
+        columns = (self.image, self.label, self.xywh)
+        return b"".join(np.ascontiguousarray(column).tobytes() for column in columns)
+
     @classmethod
     def of(cls, image: Sequence[int] | Ints, xywh: Any, label: Any, **columns: Any) -> Boxes:
         """Boxes from columns in any order of images; flags that are not given are false."""

@@ -122,7 +122,8 @@ def _one_by_one(records: list[Any], file: str, dataset: Dataset) -> list[Any]:
             problems.append(Problem("unknown image", file, f"record {number}", what, fix))
             continue
         flat += [
-            {"image_id": image} | found for found in record["detections"] if isinstance(found, dict)
+            found | {"image_id": image} if isinstance(found, dict) else found
+            for found in record["detections"]
         ]
     if problems:
         raise DataError(problems)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 BLOCK = 2048  # numbers a program looks at at once
 TURNS = 16  # blocks that a program sums up
-ALIKE, HALVED = tl.constexpr(1), tl.constexpr(2)  # sizes of what is added, after the output's
+# what may be added: a map as large as the output, or one of half its height and width
+NOTHING, ALIKE, HALVED = (tl.constexpr(number) for number in range(3))
 
 
 @triton.jit
@@ -73,10 +74,10 @@ def finish(x: Tensor, shift: Tensor, other: Tensor | None, relu: bool) -> Tensor
 
     Of another map of half the height and width each cell is added to the 2 x 2 pixels it covers.
     """
-    x, add = _channels_last(x), 0
+    x, add = _channels_last(x), NOTHING
     if other is not None:
-        other, add = _channels_last(other), 1 if other.shape == x.shape else 2
-        assert tuple(x.shape[2:]) == tuple(add * side for side in other.shape[2:])
+        other, add = _channels_last(other), ALIKE if other.shape == x.shape else HALVED
+        assert add is ALIKE or x.shape[2:] == (2 * other.shape[2], 2 * other.shape[3])
     out = torch.empty_like(x)
     pixels, channels, p, c = _tiles(x)
     if x.numel():
@@ -88,7 +89,7 @@ def finish(x: Tensor, shift: Tensor, other: Tensor | None, relu: bool) -> Tensor
             pixels,
             x.shape[3],
             channels,
-            ADD=add,
+            ADD=add.value,
             RELU=relu,
             P=p,
             C=c,

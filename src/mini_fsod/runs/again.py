@@ -35,7 +35,8 @@ def aside(out: Path) -> Iterator[None]:
             if is_folder(out / stage):
                 (out / stage).rename(out / BEFORE / stage)
     except OSError as error:
-        settle(out)
+        if is_folder(out / BEFORE):
+            _put_back(out)
         raise UserError(
             f"{error.filename or out}: cannot be put aside ({error.strerror}).", "Check its rights."
         ) from None

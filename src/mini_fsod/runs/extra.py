@@ -99,8 +99,8 @@ def extra_images(material: Material, pictures: Path) -> Dataset:
     ours = {real(whole.path(i)) for i in range(len(whole))}  # the test images, above all
     new = [i for i in range(len(found)) if real(found.path(i)) not in ours]
     if not new:
-        known = "all of its pictures are in the data set"
-        why = known if len(found) else "there is no picture in it"
+        ours_alone = "all of its pictures are in the data set"
+        why = ours_alone if len(found) else "there is no picture in it"
         raise UserError(f"{pictures}: nothing to mine, {why}.", "Check mine.extra.")
     known = show.count(len(found) - len(new), "picture")
     return replace(

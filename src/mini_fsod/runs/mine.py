@@ -35,9 +35,8 @@ from mini_fsod.runs.run import Run
 from mini_fsod.runs.scanning import load_discriminator, pairs
 from mini_fsod.train.distributed import wait_for_all
 
-CANDIDATES, THRESHOLDS, POOL, AUDIT = (
-    f"{name}.json" for name in ("candidates", "thresholds", "pool", "audit")
-)
+POOL = folder.POOL
+CANDIDATES, THRESHOLDS, AUDIT = (f"{name}.json" for name in ("candidates", "thresholds", "audit"))
 
 
 def ready(own: Mine, ignore_candidates: bool = False) -> None:

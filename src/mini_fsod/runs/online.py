@@ -137,18 +137,18 @@ def _learnt(run: Run, extra: Extra | None) -> Learnt:
         learnt = oracle(data, labels)
     else:
         place = run.out / "mine"
-        needed = ["pool.json", *(["candidates.json"] if own.ignore_candidates else [])]
+        needed = [folder.POOL, *(["candidates.json"] if own.ignore_candidates else [])]
         for name in needed:
             if not is_file(place / name):
                 raise UserError(f"{place / name}: it is not there.", "Repeat with --from mine.")
-        pool = read_pool(place / "pool.json", data, labels)
+        pool = read_pool(place / folder.POOL, data, labels)
         for line in pool.notes:
             show.note(line)
         ignored = None
         if own.ignore_candidates:
             ignored = read_candidates(place / "candidates.json", data, labels)
         if run.team.leads:
-            content = digest(place / "pool.json")
+            content = digest(place / folder.POOL)
             write_bytes(run.out / "online" / folder.LEARNT, content.encode())
         learnt = base_truth(data, labels, pool, ignored)
         if extra is not None:

@@ -74,7 +74,7 @@ def run_stages(
     """The same for stages by name, in processes that work together already."""
     todo = folder.to_do(out, first, wanted)
     folder.refuse_stale(out, config, first)
-    if first != STAGES[0] and inputs.annotations_changed(out, config.data.root):
+    if first != wanted[0] and inputs.annotations_changed(out, config.data.root):
         show.note(
             f"{config.data.root}: annotations are not those that this run began with; "
             f"--from {wanted[0]} trains on them"
@@ -100,18 +100,24 @@ def _work(
         folder.prepare(out, config, first)
     wait_for_all(together)
     results = folder.results(out) if not todo else None
-    shots = this.material.shots_of_a_class
+
+    def written() -> dict[str, Any]:
+        # a file of shots need not be there before a stage asks for it
+        asked = {"transfer", "mine", "tune"} & {*wanted}
+        shots = this.material.shots_of_a_class if asked else config.shots.k
+        return folder.write_results(out, config, command, device_name(device), shots)
+
     for stage in wanted:
         if stage not in todo:
             show.note(f"{stage}: finished already")
             continue
         STAGE[stage](this)
         if together.leads:
-            results = folder.write_results(out, config, command, device_name(device), shots)
+            results = written()
             _tell(stage, results["stages"][stage])
     if not together.leads:
         return {}
-    return results or folder.write_results(out, config, command, device_name(device), shots)
+    return results or written()
 
 
 def device_name(device: torch.device) -> str:

@@ -29,6 +29,8 @@ from mini_fsod.errors import UserError, nearest
 from mini_fsod.files import is_file, open_regular
 from mini_fsod.study.studies import STUDIES, Row, Study, numbers
 
+KEYS = ("name", "preset", "config", "rows", "splits", "shots", "seeds", "to", "figures")
+
 
 def find(name: str, stages: Sequence[str]) -> Study:
     """The study of that name, or of that file."""
@@ -41,9 +43,6 @@ def find(name: str, stages: Sequence[str]) -> Study:
         f"{name}: no study of this name and no file.{hint}",
         f"Give one of: {', '.join(STUDIES)}; or a YAML file.",
     )
-
-
-KEYS = ("name", "preset", "config", "rows", "splits", "shots", "seeds", "to", "figures")
 
 
 def from_file(path: Path, stages: Sequence[str]) -> Study:

@@ -47,6 +47,22 @@ def test_start_up_imports_nothing_heavy() -> None:
     assert not HEAVY & set(said.stdout.split())
 
 
+@pytest.mark.parametrize(
+    ("words", "goes_on"), [(("run", "demo"), True), (("check", "."), False)], ids=["run", "check"]
+)
+def test_stopped_by_ctrl_c(
+    mini, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], goes_on: bool
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"mini_fsod.commands.{words[0]}.run", interrupted)
+    code, _, err = mini(*words)
+    assert code == 130
+    assert ("The same command goes on." in err) == goes_on
+    assert "Stopped." in err
+
+
 def test_check_of_a_sound_set(tmp_path: Path, mini) -> None:
     path = tiny.write_coco(tmp_path)
     sheet = tmp_path / "sheet.png"

@@ -17,7 +17,8 @@ from mini_fsod.cli import data, runs  # noqa: F401 - they register their command
 from mini_fsod.cli.options import app
 from mini_fsod.errors import UserError
 
-RESUMED = ("run", "study", "pretrain", "demo")  # commands that can be stopped at any moment
+STOPPED = 130  # the exit code of a process that somebody has interrupted
+RESUMED = ("run", "study", "pretrain", "demo")  # commands that go on where they were
 
 
 def _version(wanted: bool) -> None:
@@ -60,7 +61,10 @@ def main() -> None:
         # what nobody could foresee: standard output on a full disk, a folder that goes away
         print(f"Error {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as end:
+        # Typer makes the one of the other
+        if isinstance(end, SystemExit) and end.code != STOPPED:
+            raise
         goes_on = sys.argv[1:2] and sys.argv[1] in RESUMED
-        print(f"\nStopped.{' The same command goes on.' if goes_on else ''}", file=sys.stderr)
-        sys.exit(130)
+        print(f"Stopped.{' The same command goes on.' if goes_on else ''}", file=sys.stderr)
+        sys.exit(STOPPED)

@@ -257,6 +257,7 @@ CHANGES = {
     "strong": ("false", ""),
     "online.shots": ("true", ""),
     "ignore_candidates": ("true", ""),
+    "adapt_delta": ("true", ""),
     "ignore_above": ("0.3", ""),
     "expected": ("0.6", ""),
     "mined_boxes": ("pool", ""),

@@ -311,6 +311,9 @@ class Online(Training):
     ema: Annotated[Float, Field(gt=0, lt=1)] | None = 0.999
     teacher: bool = True  # it goes on mining, and is the detector that comes out
     delta: Share = 0.7  # the least score of what the teacher finds
+    # delta rises and falls, class by class, until the teacher finds as many as the scores of the
+    # mined candidates add up to
+    adapt_delta: bool = False
     mingle: Mingle = Mingle()
     iou_branch: bool = True  # a teacher's scores know how well a box lies (Eq. 7)
     oracle: bool = False  # all hidden novel boxes in place of the pool: a ceiling, not a method
@@ -322,6 +325,14 @@ class Online(Training):
     # box losses on all mined boxes, on the pool's alone, or on none: a teacher that learns where
     # objects end from its own boxes drifts
     mined_boxes: Literal["all", "pool", "none"] = "all"
+
+    @property
+    def asks_for_candidates(self) -> str | None:
+        """The key that needs candidates.json, if one does."""
+        adapts = self.teacher and self.adapt_delta
+        if self.oracle or not (self.ignore_candidates or adapts):
+            return None
+        return "online.ignore_candidates" if self.ignore_candidates else "online.adapt_delta"
 
     @check("teacher")
     @classmethod

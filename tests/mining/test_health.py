@@ -217,7 +217,7 @@ def test_recent_looks(steps: list[int], iterations: int) -> None:
 def watched(*parts: tuple[int, dict[str, float]], before: Any = ()) -> Watch:
     watch = Watch(NORMAL, [*before])
     for look in looks(*parts):
-        assert watch(look.step, look.means) == shares(look.means)
+        assert watch.look(look.step, look.means) == shares(look.means)
     return watch
 
 
@@ -246,9 +246,10 @@ def test_a_run_that_goes_on_remembers() -> None:
     before = looks_of(as_lines(looks(GOOD, (2, {"confidence": 0.0}))))
     assert shares(before[0].means) == shares(FINE)  # the sum of the losses is not one of them
     watch = Watch(NORMAL, before)
-    watch(1050, FINE | {"confidence": 0.0})
+    watch.begin(1000)
+    watch.look(1050, FINE | {"confidence": 0.0})
     assert [look.step for look in watch.looks] == [EVERY * n for n in range(1, 22)]
-    watch(1100, FINE | {"confidence": 0.0})
+    watch.look(1100, FINE | {"confidence": 0.0})
     with pytest.raises(UserError, match="iteration 1150"):
-        watch(1150, FINE | {"confidence": 0.0})
+        watch.look(1150, FINE | {"confidence": 0.0})
     assert len(watch.looks) == 23

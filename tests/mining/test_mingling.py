@@ -59,7 +59,9 @@ def candidates(scores: Any, boxes: Any, iou: Any = None, valid: Any = None) -> C
     return Candidates(proposals, score, every, None if iou is None else torch.tensor([iou]))
 
 
-def found(of: Candidates, delta: float = 0.7, use_iou: bool = False, most: int = 5) -> list[Row]:
+def found(
+    of: Candidates, delta: float | Tensor = 0.7, use_iou: bool = False, most: int = 5
+) -> list[Row]:
     told = found_by_teacher(of, BASE, delta, 0.5, use_iou, most)
     assert told.boxes.shape[1] <= most
     return rows_of(told)
@@ -222,10 +224,13 @@ def test_the_best_of_nested_boxes_stays() -> None:
 
 def test_parted_by_delta() -> None:
     whole = instances([(A, 2, 0.9), (B, 3, 0.7), (C, 2, 0.3)], width=4)
-    best, rest = parted(whole, 0.7)
+    best, rest = parted(whole, BASE, torch.tensor([0.7, 0.7]))
     assert best.valid.tolist() == [[True, True, False, False]]
     assert rest.valid.tolist() == [[False, False, True, False]]  # padding is in neither
-    assert not parted(instances([], width=0), 0.7)[0].valid.numel()
+    best, rest = parted(whole, BASE, torch.tensor([0.2, 0.8]))  # each class has its own
+    assert best.valid.tolist() == [[True, False, True, False]]
+    assert rest.valid.tolist() == [[False, True, False, False]]
+    assert not parted(instances([], width=0), BASE, torch.tensor([0.7, 0.7]))[0].valid.numel()
 
 
 def test_the_same_object() -> None:

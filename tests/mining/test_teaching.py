@@ -42,11 +42,18 @@ class Stage:
         boxes = (targets.weights * targets.box_weights * targets.valid).sum()
         return {"loss_a": (targets.weights * targets.valid).sum() + 5, "loss_b": boxes}
 
-    def taught(self, how: Teaching, truth: list[Row], pool: list[Row], hidden: list[Row] = ()):
+    def taught(
+        self,
+        how: Teaching,
+        truth: list[Row],
+        pool: list[Row],
+        hidden: list[Row] = (),
+        delta: tuple[float, float] = (0.7, 0.7),
+    ):
         """The targets as (box, label), and the gauges."""
         drawn, mined, true = (instances(rows, width=4) for rows in (truth, pool, list(hidden)))
         region = (torch.zeros(1, 2, 4), torch.zeros(1, 2).bool())
-        found = losses_with_teacher(self, self, how)(
+        found = losses_with_teacher(self, self, how, torch.tensor(delta))(
             *(WEAK, STRONG, SIZES),
             *(drawn.boxes, drawn.labels, drawn.valid),
             *(mined.boxes, mined.labels, mined.valid, mined.scores),
@@ -93,7 +100,7 @@ def test_where_the_pool_joins(rpn: bool, rcnn: bool) -> None:
     assert (stage.extra is not None) == rpn
     assert targets == [(B, 0), (NEAR_A, 2), (C, 3), *([(D, 2)] if rcnn else [])]
     assert (told["pool"], told["agreed"]) == (2, 1)  # of the whole pool, wherever it joins
-    nothing, _ = stage.taught(replace(how, delta=0.91), TRUTH, POOL)
+    nothing, _ = stage.taught(how, TRUTH, POOL, delta=(0.91, 0.91))
     assert nothing == [(B, 0), *([(A, 2), (D, 2)] if rcnn else [])]  # the paper's zeros
 
 

@@ -68,7 +68,8 @@ def inputs(truth: int, mined: int, hidden: int = 2) -> list[Tensor]:
     ]
 
 
-KNOWN = replace(HOW, delta=0.3, use_iou=True, truth_known=True)
+KNOWN = replace(HOW, use_iou=True, truth_known=True)
+LOW = torch.tensor([0.3, 0.3])
 
 
 def test_what_mined_boxes_carry_is_what_is_lost_without_them() -> None:
@@ -77,7 +78,7 @@ def test_what_mined_boxes_carry_is_what_is_lost_without_them() -> None:
     teacher = Average(student, torch.device("cpu")).model
 
     def at(weight: float) -> tuple[float, dict[str, float]]:
-        losses = losses_with_teacher(student, teacher, replace(KNOWN, weight=weight))
+        losses = losses_with_teacher(student, teacher, replace(KNOWN, weight=weight), LOW)
         told = {name: value.item() for name, value in losses(*inputs(3, 3)).items()}
         return sum(v for name, v in told.items() if name.startswith("loss")), told
 
@@ -102,7 +103,7 @@ def test_gauges_change_no_gradient_and_the_teacher_learns_nothing() -> None:
 
     student.losses = losses
     given = inputs(3, 3)
-    told = losses_with_teacher(student, teacher, KNOWN)(*given)
+    told = losses_with_teacher(student, teacher, KNOWN, LOW)(*given)
     torch.stack([v for name, v in told.items() if name.startswith("loss")]).sum().backward()
     found = {name: p.grad.clone() for name, p in student.named_parameters() if p.grad is not None}
     assert all(p.grad is None for p in teacher.parameters())
@@ -146,7 +147,7 @@ def test_a_step_waits_for_nothing_and_has_one_shape() -> None:
         (1.1, 0, 4, 0),
         (0, 2, 1, 1),
     ):
-        step = losses_with_teacher(student, teacher.model, replace(KNOWN, delta=delta))
+        step = losses_with_teacher(student, teacher.model, KNOWN, torch.tensor([delta, delta]))
         given = inputs(truth, mined, hidden)
         with Waits():
             told = step(*given)
@@ -165,7 +166,7 @@ def test_the_matrix_form_mingles_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a recorded step computes is what the loop over boxes gives."""
     student = small()
     teacher = Average(student, torch.device("cpu")).model
-    step = losses_with_teacher(student, teacher, KNOWN)
+    step = losses_with_teacher(student, teacher, KNOWN, LOW)
     found = step(*inputs(3, 3))
     monkeypatch.undo()
     torch.testing.assert_close(step(*inputs(3, 3)), found)
@@ -173,7 +174,7 @@ def test_the_matrix_form_mingles_alike(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bfloat16_keeps_gauges_in_float32() -> None:
     student = small()
-    step = losses_with_teacher(student, Average(student, torch.device("cpu")).model, KNOWN)
+    step = losses_with_teacher(student, Average(student, torch.device("cpu")).model, KNOWN, LOW)
     with torch.autocast("cpu", torch.bfloat16):
         told = step(*inputs(3, 3))
     assert {value.dtype for value in told.values()} == {torch.float32}

@@ -74,11 +74,12 @@ def test_a_pool_alone_is_enough(tmp_path: Path) -> None:
     stages.run(config(data, **given), second, last="online")
     ends = [(run / "online" / "checkpoint.safetensors").read_bytes() for run in (first, second)]
     assert ends[0] == ends[1]
-    wanting = config(data, **given, online__ignore_candidates="true")
-    with pytest.raises(UserError, match=r"no candidates\.json lies beside it") as error:
-        stages.run(wanting, tmp_path / "third")
-    assert "online.ignore_candidates" in error.value.fix
-    assert not (tmp_path / "third").exists()
+    for key in ("ignore_candidates", "adapt_delta"):
+        wanting = config(data, **given, **{f"online__{key}": "true", "online__teacher": "true"})
+        with pytest.raises(UserError, match=r"no candidates\.json lies beside it") as error:
+            stages.run(wanting, tmp_path / "third")
+        assert f"online.{key}" in error.value.fix
+        assert not (tmp_path / "third").exists()
 
 
 def test_an_oracle_from_nothing_has_one_stage(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from mini_fsod.errors import UserError
 from mini_fsod.feed.views import draw_strong, strong_view
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining import health
+from mini_fsod.mining.delta import adapted
 from mini_fsod.mining.retraining import Learnt
 from mini_fsod.mining.teaching import losses_with_teacher
 from mini_fsod.runs import online, run, stages
@@ -212,6 +213,40 @@ def test_each_switch_is_another_training(data: Path, copied: Path) -> None:
     assert len({*found.values()}) == len(found)
 
 
+def test_deltas_move_by_what_is_found(
+    data: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the tensor that the losses read; towards what the candidates' scores add up to."""
+    read: list[Tensor] = []
+
+    def losses(*words: Any) -> Any:
+        inner, delta = losses_with_teacher(*words), words[3]
+
+        def seen(*inputs: Tensor) -> dict[str, Tensor]:
+            read.append(delta.clone())
+            return inner(*inputs)
+
+        return seen
+
+    monkeypatch.setattr(online, "losses_with_teacher", losses)
+    trained(data, copied)
+    assert [delta.item() for delta in read] == pytest.approx([0.2] * 12)
+    read.clear()
+    trained(data, copied, online__adapt_delta="true", online__delta=0.6)
+    told = [line[f"delta_{small.NOVEL}"] for line in lines(copied)]
+    assert [delta.item() for delta in read] == pytest.approx(
+        [0.6] * 5 + [told[0]] * 5 + [told[1]] * 2
+    )
+    candidates = small.json_of(copied / "mine" / "candidates.json")
+    images = len(small.json_of(data / "annotations" / "train.json")["images"])
+    expected = sum(c["score_detector"] for c in candidates) / images
+    before = 0.6
+    for line, iterations, now in zip(lines(copied), (5, 5, 2), told, strict=True):
+        found = line[f"found_{small.NOVEL}"]
+        assert now == pytest.approx(adapted(before, found, expected, 4 * iterations, iterations))
+        before = now
+
+
 def test_an_empty_pool_and_a_teacher_that_finds_nothing(data: Path, copied: Path) -> None:
     """The paper's zeros: the student learns base classes alone."""
     pool = small.json_of(copied / "mine" / "pool.json")
@@ -246,7 +281,7 @@ def test_a_collapsed_teacher_is_named_and_stopped(
 def test_another_pool_is_not_gone_on_with(data: Path, copied: Path) -> None:
     """Not even one with other scores: they decide what is mingled."""
     with pytest.MonkeyPatch.context() as changed:
-        changed.setattr(health.Watch, "__call__", stop_at(10))
+        changed.setattr(health.Watch, "look", stop_at(10))
         with pytest.raises(UserError, match="enough"):
             stages.run(config(data), copied, last="online")
     pool = small.json_of(copied / "mine" / "pool.json")
@@ -289,7 +324,6 @@ def test_two_processes(data: Path, finished: Path, copied: Path) -> None:
 # Keys
 
 TEACHING = {
-    "online.delta": ("delta", 0.9),
     "online.ignore_above": ("ignore_above", 0.25),
     "detector.nms": ("nms_iou", 0.375),
     "online.mingle.rpn": ("join_proposals", False),

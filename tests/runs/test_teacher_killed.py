@@ -19,6 +19,7 @@ from runs import small
 from runs.taught import config, lines, settings, weights
 from train.small import start
 
+ADAPTING = {"online__adapt_delta": "true"}  # what is seen changes how the run goes on
 Moment = tuple[str, int, bool]  # a file, the how-manieth time it is written, before or after
 
 
@@ -59,7 +60,7 @@ def until(data: Path, out: Path, moment: Moment | None) -> None:
 
     if moment is not None:
         Path.replace = renaming  # type: ignore[method-assign]
-    stages.run(config(data), out, last="online")
+    stages.run(config(data, **ADAPTING), out, last="online")
 
 
 def ended(process: Any) -> int | None:
@@ -86,6 +87,7 @@ def started_again(data: Path, out: Path, unbroken: Path, *moments: Moment) -> No
     for one, other in zip(lines(out), lines(unbroken), strict=True):
         for name in {*one} - {"seconds", "images_per_second"}:
             assert one[name] == other[name], name
+    assert len({line[f"delta_{small.NOVEL}"] for line in lines(out)}) == len(lines(out))
     assert not (out / "online" / "progress.pt").exists()
 
 
@@ -115,6 +117,7 @@ def test_killed_at_any_moment(
 def test_killed_from_outside_again_and_again(data: Path, mined: Path, tmp_path: Path) -> None:
     """With shots, iterations in two parts and pictures decoded on the way."""
     more = {
+        **ADAPTING,
         "online__iterations": 60,
         "online__accumulate": 2,
         "online__shots": "true",

@@ -139,6 +139,7 @@ def test_what_is_logged(tmp_path: Path) -> None:
 def test_who_watches_sees_every_look_and_may_stop(tmp_path: Path) -> None:
     """Gauges are told and not learnt from; what the watcher makes of them is logged too."""
     seen: list[tuple[int, float]] = []
+    begun: list[int] = []
 
     def learned(folder: Path, end: int, gauge: float) -> None:
         model = small.Small()
@@ -147,13 +148,17 @@ def test_who_watches_sees_every_look_and_may_stop(tmp_path: Path) -> None:
             told = {"height": gauge * model.first.weight.sum()}
             return model.losses(x, y) | (told if gauge else {})
 
-        def watch(step: int, means: Mapping[str, float]) -> dict[str, float]:
-            seen.append((step, means.get("height", 0.0)))
-            if step == end:
-                raise UserError("enough")
-            return {"twice": 2 * means.get("height", 0.0)}
+        class Watch:
+            def begin(self, step: int) -> None:
+                begun.append(step)
 
-        train(model, losses, small.feed_of(), small.recipe_of(), folder, "t", CPU, watch=watch)
+            def look(self, step: int, means: Mapping[str, float]) -> dict[str, float]:
+                seen.append((step, means.get("height", 0.0)))
+                if step == end:
+                    raise UserError("enough")
+                return {"twice": 2 * means.get("height", 0.0)}
+
+        train(model, losses, small.feed_of(), small.recipe_of(), folder, "t", CPU, watch=Watch())
 
     with pytest.raises(UserError, match="enough"):
         learned(tmp_path / "watched", 15, 1e3)
@@ -162,6 +167,7 @@ def test_who_watches_sees_every_look_and_may_stop(tmp_path: Path) -> None:
     assert state["step"] == 10  # the last that was found in order
     learned(tmp_path / "watched", 0, 1e3)
     assert [step for step, _ in seen] == [5, 10, 15, 15, 20, 23]
+    assert begun == [0, 10]
     assert seen[2] == seen[3]
     for line in log.read(tmp_path / "watched" / log.FILE):
         assert line["twice"] == 2 * line["height"] != 0

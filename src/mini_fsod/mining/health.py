@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from mini_fsod import show
 from mini_fsod.errors import UserError
+from mini_fsod.mining.delta import Deltas
 from mini_fsod.train.step import is_loss
 
 LOOKS = 3  # what must be seen at least so often to be no accident,
@@ -176,12 +177,23 @@ class Watch:
 
     normal: Normal
     looks: list[Look] = field(default_factory=list)
+    deltas: Deltas | None = None  # moved by what is seen
     _told: set[str] = field(default_factory=set)
 
-    def __call__(self, step: int, means: Mapping[str, float]) -> dict[str, float]:
-        """`shares` of these means, to be logged beside them."""
-        self.looks = [look for look in self.looks if look.step < step]
+    def begin(self, step: int) -> None:
+        """So many iterations are done: what was logged beyond is to come once more."""
+        self.looks = [look for look in self.looks if look.step <= step]
+        if self.deltas is not None:
+            self.deltas.begin(self.looks)
+
+    def look(self, step: int, means: Mapping[str, float]) -> dict[str, float]:
+        """`shares` of these means, and deltas, to be logged beside them."""
+        last = self.looks[-1] if self.looks else Look(0, {})
         self.looks.append(Look(step, dict(means)))
+        told = shares(means)
+        if self.deltas is not None:
+            told |= self.deltas.look(step - last.step, last.means, means)
+            self.looks[-1] = Look(step, {**means, **told})
         wrong = collapse(self.looks, self.normal)
         if wrong is not None:
             what, fix = wrong
@@ -194,7 +206,7 @@ class Watch:
             if name not in self._told:
                 self._told.add(name)
                 show.note(f"warning, at iteration {step}: {text}")
-        return shares(means)
+        return told
 
 
 def recent(looks: Sequence[Look], iterations: int) -> Sequence[Look]:

@@ -30,16 +30,16 @@ class Instances(NamedTuple):
 def found_by_teacher(
     candidates: Candidates,
     base_classes: int,
-    delta: float,
+    delta: float | Tensor,
     nms_iou: float,
     use_iou: bool,
     most: int,
 ) -> Instances:
     """I of Eq. 6: the teacher's instances of novel classes with a score of at least delta, M most.
 
-    With `use_iou` the score is sqrt(s iou), Eq. 7. NMS by class; the best `most` of an image.
-    Nothing at or above delta, or no proposal: nothing is valid. Scores that are not numbers are
-    below any delta.
+    delta: a number, or (C,) one for each novel class. With `use_iou` the score is sqrt(s iou),
+    Eq. 7. NMS by class; the best `most` of an image. Nothing at or above delta, or no proposal:
+    nothing is valid. Scores that are not numbers are below any delta.
     """
     scores = candidates.scores[..., base_classes:]
     if use_iou:
@@ -58,12 +58,13 @@ def found_by_teacher(
     return Instances(found.boxes, labels, found.scores, found.valid)
 
 
-def parted(instances: Instances, delta: float) -> tuple[Instances, Instances]:
-    """Those of at least delta, and the others; each box is valid in one of the two at most.
+def parted(instances: Instances, base_classes: int, delta: Tensor) -> tuple[Instances, Instances]:
+    """Those of at least delta (C,) of their class, and the others; each box is valid in one of the
+    two at most.
 
     NMS goes from the best box down, so the first part is what it would be without the second.
     """
-    sure = instances.scores >= delta
+    sure = instances.scores >= delta[(instances.labels - base_classes).clamp(min=0)]
     return (
         instances._replace(valid=instances.valid & sure),
         instances._replace(valid=instances.valid & ~sure),

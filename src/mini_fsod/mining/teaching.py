@@ -35,7 +35,6 @@ class Teaching:
     """How the teacher's instances become targets."""
 
     labels: LabelMap
-    delta: float = 0.7
     ignore_above: float | None = None  # what it finds between this and delta is no background
     nms_iou: float = 0.5
     join_proposals: bool = True  # H joins the teacher's proposals
@@ -51,9 +50,12 @@ class Teaching:
     truth_known: bool = False  # hidden boxes tell the gauges how many mined ones are right
 
 
-def losses_with_teacher(student: Detector, teacher: Detector, how: Teaching) -> Losses:
+def losses_with_teacher(
+    student: Detector, teacher: Detector, how: Teaching, delta: Tensor
+) -> Losses:
     """The student's losses on the strong view, and gauges, as a function of tensors alone.
 
+    delta (C,) is the least score of what the teacher finds of each novel class, read at every call.
     Targets are ground truth - base boxes, and the K shots where they are among them - and the
     mingled instances that do not lie on a shot. Regions to ignore carry no background loss.
     """
@@ -83,9 +85,9 @@ def losses_with_teacher(student: Detector, teacher: Detector, how: Teaching) -> 
         with torch.no_grad():
             extra = PaddedBoxes(mined, mined_valid) if how.join_proposals else None
             seen = teacher.infer(weak, sizes, extra)  # Y of Eq. 6
-            least = how.delta if how.ignore_above is None else how.ignore_above
+            least = delta if how.ignore_above is None else how.ignore_above
             whole = found_by_teacher(seen, first, least, how.nms_iou, how.use_iou, how.instances)
-            found, unsure = parted(whole, how.delta)
+            found, unsure = parted(whole, first, delta)
             drawn = valid if how.off_base else valid & ~of_base
             joined = pool._replace(valid=mined_valid & how.join_instances)
             online, offline = (apart_from(part, boxes, drawn) for part in (found, joined))
@@ -93,7 +95,7 @@ def losses_with_teacher(student: Detector, teacher: Detector, how: Teaching) -> 
             if how.drop_nested:
                 taught = without_nested(taught)
                 by_teacher = by_teacher & taught.valid
-            told = gauges(found, pool, taught, by_teacher, of_base, how.labels)
+            told = gauges(online, pool, taught, by_teacher, of_base, how.labels)
             told["confidence"] = confidence(seen)
             if how.truth_known:
                 ones = torch.ones_like(hidden[..., 0])
@@ -157,9 +159,9 @@ def gauges(
     processes, and quotients of such means, are what they seem to be.
 
     `mined` boxes that are taught, of them `online` ones of the teacher's and `offline` ones that
-    are left of the pool; `base` boxes; what the teacher `found`, and of each class, before it was
-    mingled; boxes of the `pool`, of them `agreed` ones that the teacher finds too, and how much of
-    them its boxes `overlap` (IoU).
+    are left of the pool; `base` boxes; what the teacher `found` off the boxes that nothing may be
+    mined on, and of each class, before it was mingled; boxes of the `pool`, of them `agreed` ones
+    that the teacher finds too, and how much of them its boxes `overlap` (IoU).
     """
     images = len(of_base)
     novel = torch.arange(len(labels.base), len(labels.classes), device=of_base.device)

@@ -39,16 +39,19 @@ POOL = folder.POOL
 CANDIDATES, THRESHOLDS, AUDIT = (f"{name}.json" for name in ("candidates", "thresholds", "audit"))
 
 
-def ready(own: Mine, ignore_candidates: bool = False) -> None:
-    """Say now, not after hours of training, what mining will lack, and re-training behind it."""
+def ready(own: Mine, asked: str | None = None) -> None:
+    """Say now, not after hours of training, what mining will lack, and re-training behind it.
+
+    `asked` is the key that asks for candidates, if one does.
+    """
     if own.discriminator != "none" and isinstance(parse(own.discriminator)[1], Path):
         load_discriminator(own, torch.device("cpu"))  # a file may be torn
     if own.given is not None and not is_file(own.given):
         raise UserError(f"{own.given}: there is no such pool.", "Check mine.given.")
-    if own.given is not None and ignore_candidates and not is_file(own.given.parent / CANDIDATES):
+    if own.given is not None and asked and not is_file(own.given.parent / CANDIDATES):
         raise UserError(
-            f"{own.given}: no {CANDIDATES} lies beside it, which online.ignore_candidates needs.",
-            "Put it there, or set online.ignore_candidates to false.",
+            f"{own.given}: no {CANDIDATES} lies beside it, which {asked} needs.",
+            f"Put it there, or set {asked} to false.",
         )
     if own.detections is not None and not is_file(own.detections):
         raise UserError(

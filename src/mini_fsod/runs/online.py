@@ -8,6 +8,7 @@ import hashlib
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,6 +23,8 @@ from mini_fsod.feed.resident import Batch
 from mini_fsod.feed.views import draw_strong, strong_view
 from mini_fsod.files import digest, is_file, write_bytes
 from mini_fsod.mining import health
+from mini_fsod.mining.candidates import Candidates
+from mini_fsod.mining.delta import Deltas, expected_objects
 from mini_fsod.mining.files import read_candidates, read_pool
 from mini_fsod.mining.retraining import (
     Extra,
@@ -53,7 +56,8 @@ def online(run: Run) -> None:
         take(run, "online", *load_stage(run, "online", own.checkpoint, labels.classes), begun)
         return
     extra = None if own.oracle else read_extra(run)
-    learnt = _learnt(run, extra)
+    candidates = _candidates(run)
+    learnt = _learnt(run, extra, candidates if own.ignore_candidates else None)
     hidden = oracle(run.material.mined, labels).mined  # gauges alone look at them
     student, weights = _student(run)
     also = [(learnt.mined, learnt.scores), (learnt.ignored, None), (hidden, None)]
@@ -66,8 +70,11 @@ def online(run: Run) -> None:
         shots = is_of(run.material.shots, labels.novel)
         known = extra is None and len(hidden) > int(shots.sum())  # more than the shots
         how = _teaching(run, truth_known=known)
-        losses = losses_with_teacher(student, teacher.model, how)
+        delta = torch.full((len(labels.novel),), own.delta, device=run.device)
+        losses = losses_with_teacher(student, teacher.model, how, delta)
         watch = _watch(run, learnt, how)
+        if own.adapt_delta and candidates is not None:
+            watch.deltas = _deltas(run, learnt, extra, candidates, delta)
         inputs = _both_views(batches, seed, run.device)
     else:
         losses = losses_with_mined(student, own.mined_weight, own.mined_boxes != "none")
@@ -104,7 +111,6 @@ def _teaching(run: Run, truth_known: bool) -> Teaching:
     own = run.config.online
     return Teaching(
         run.material.labels,
-        delta=own.delta,
         ignore_above=own.ignore_above,
         nms_iou=run.config.detector.nms,
         join_proposals=own.mingle.rpn,
@@ -130,25 +136,45 @@ def _watch(run: Run, learnt: Learnt, how: Teaching) -> health.Watch:
     return health.Watch(normal, health.looks_of(before))
 
 
-def _learnt(run: Run, extra: Extra | None) -> Learnt:
+def _deltas(
+    run: Run, learnt: Learnt, extra: Extra | None, candidates: Candidates, delta: torch.Tensor
+) -> Deltas:
+    """Of images without annotations only the pool is known to show something."""
+    novel = run.material.labels.novel
+    right = expected_objects(candidates.score_detector, candidates.label, len(novel))
+    if extra is not None:
+        right += np.bincount(extra.pool.label, minlength=len(novel))
+    an_image = dict(zip(novel, (right / len(learnt.data)).tolist(), strict=True))
+    return Deltas(delta, an_image, run.config.online.batch, run.config.online.delta)
+
+
+def _candidates(run: Run) -> Candidates | None:
+    """All that was mined, chosen or not, where it is asked for."""
+    if run.config.online.asks_for_candidates is None:
+        return None
+    place = run.out / "mine" / "candidates.json"
+    _refuse_missing(place)
+    return read_candidates(place, run.material.mined, run.material.labels)
+
+
+def _refuse_missing(place: Path) -> None:
+    if not is_file(place):
+        raise UserError(f"{place}: it is not there.", "Repeat with --from mine.")
+
+
+def _learnt(run: Run, extra: Extra | None, ignored: Candidates | None) -> Learnt:
     """What there is to learn from, as the configuration says."""
     own, labels, data = run.config.online, run.material.labels, run.material.mined
     if own.oracle:
         learnt = oracle(data, labels)
     else:
-        place = run.out / "mine"
-        needed = [folder.POOL, *(["candidates.json"] if own.ignore_candidates else [])]
-        for name in needed:
-            if not is_file(place / name):
-                raise UserError(f"{place / name}: it is not there.", "Repeat with --from mine.")
-        pool = read_pool(place / folder.POOL, data, labels)
+        place = run.out / "mine" / folder.POOL
+        _refuse_missing(place)
+        pool = read_pool(place, data, labels)
         for line in pool.notes:
             show.note(line)
-        ignored = None
-        if own.ignore_candidates:
-            ignored = read_candidates(place / "candidates.json", data, labels)
         if run.team.leads:
-            content = digest(place / folder.POOL)
+            content = digest(place)
             write_bytes(run.out / "online" / folder.LEARNT, content.encode())
         learnt = base_truth(data, labels, pool, ignored)
         if extra is not None:

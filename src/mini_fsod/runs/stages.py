@@ -86,7 +86,7 @@ def run_stages(
         if given is not None:
             checkpoint.read_header(checkpoint_of(given, stage))
     if "mine" in todo:
-        ready(config.mine, "online" in wanted and config.online.ignore_candidates)
+        ready(config.mine, config.online.asks_for_candidates if "online" in wanted else None)
     wait_for_all(together)  # nothing is touched before all have found it in order
     with folder.held(out) if together.leads else nullcontext():
         return _work(this, first, wanted, todo, command)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,18 @@ LOOK = {"cuda": 50}  # iterations between looks; elsewhere the host waits anyway
 LOOK_ELSEWHERE = 5
 
 Model = TypeVar("Model", bound=nn.Module)
-Watch = Callable[[int, Mapping[str, float]], Mapping[str, float]]
+
+
+class Watch(Protocol):
+    """Looks on, in all processes alike."""
+
+    def begin(self, step: int) -> None:
+        """Called first: so many iterations are done, by a run that was killed."""
+
+    def look(self, step: int, means: Mapping[str, float]) -> Mapping[str, float]:
+        """So many iterations are done; the mean of each loss and gauge since the look before. What
+        it returns is logged too, and it may raise.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +102,7 @@ def train(
 ) -> tuple[Model, Trained]:
     """Train `model`, whose losses on a batch's inputs are `losses(*inputs)`; goes on where a state
     lies in `folder`. Returns the averaged model if `recipe.ema` is given, else the model itself.
-    `average` is given where the losses need the averaged model, a teacher. At every look `watch` is
-    called with the iterations done and the mean of each loss and gauge, in all processes alike: it
-    may raise, and what it returns is logged too.
+    `average` is given where the losses need the averaged model, a teacher.
     """
     team = team or Team()
     refuse_unequal_parts(recipe.batch, recipe.accumulate, team)
@@ -104,6 +113,8 @@ def train(
     step = Step(losses, optimiser, device, recipe.bf16, recipe.clip, average, reduce)
     run = _begin(feed, recipe, folder, model, optimiser, average)
     refuse_different_starts(run.step, folder, team, device)
+    if watch is not None:
+        watch.begin(run.step)
     model.train()
     every = LOOK.get(device.type, LOOK_ELSEWHERE)
     recent: list[Tensor] = []  # the losses since the last look
@@ -135,7 +146,7 @@ def train(
             refuse_nonfinite(seen, step.names, model, run.step, feed.images)
             named = dict(zip(step.names, seen.mean(0).tolist(), strict=True))
             if watch is not None:
-                named |= watch(run.step, named)
+                named |= watch.look(run.step, named)
             now = time.perf_counter()
             run.seconds = now - begun
             speed = len(seen) / max(now - looked, 1e-9)

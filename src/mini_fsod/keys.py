@@ -224,6 +224,9 @@ class Training(Section):
     clip: Positive | None = None  # the largest norm of the gradient
     # decay of the averaged weights, such as 0.999
     ema: Annotated[Float, Field(gt=0, lt=1)] | None = None
+    # iterations by which their memory grows in each; null: it is whole from the first one on, for a
+    # start worth remembering
+    ema_growth: Positive | None = 0.1
     accumulate: Count = 1  # passes a batch is cut into, to save memory
     bf16: Auto = "auto"  # auto: on CUDA
     save_seconds: Annotated[Float, Field(ge=0)] = 60  # how often the state to go on with is written

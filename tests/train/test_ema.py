@@ -16,6 +16,12 @@ def test_the_warm_up_of_the_decay(step: int, decay: float) -> None:
     assert warmed_decay(step, 0.999) == pytest.approx(decay, abs=1e-6)
 
 
+def test_other_warm_ups() -> None:
+    """At 1 it is the plain mean of all that was; without one a good start is kept."""
+    assert [warmed_decay(n, 0.7, 1.0) for n in range(4)] == pytest.approx([0, 1 / 2, 2 / 3, 0.7])
+    assert warmed_decay(0, 0.999, None) == 0.999
+
+
 def test_the_average_by_hand() -> None:
     model = nn.Linear(1, 1, bias=False)
     average = Average(model, CPU)

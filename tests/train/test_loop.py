@@ -40,7 +40,7 @@ def naive(recipe: loop.Recipe) -> tuple[dict[str, torch.Tensor], dict[str, torch
         if recipe.clip is not None:
             nn.utils.clip_grad_norm_(learning, recipe.clip)
         optimiser.step()
-        decay = warmed_decay(n, recipe.ema or 0.0)
+        decay = warmed_decay(n, recipe.ema or 0.0, recipe.ema_growth)
         for own, new in zip(
             average.state_dict().values(), model.state_dict().values(), strict=True
         ):
@@ -50,7 +50,13 @@ def naive(recipe: loop.Recipe) -> tuple[dict[str, torch.Tensor], dict[str, torch
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"clip": 0.1}, {"momentum": 0.0, "warm_up": 0, "weight_decay": 0.1}]
+    "changes",
+    [
+        {},
+        {"clip": 0.1},
+        {"momentum": 0.0, "warm_up": 0, "weight_decay": 0.1},
+        {"ema_growth": None},
+    ],
 )
 def test_it_is_a_plain_loop(tmp_path: Path, changes: dict[str, Any]) -> None:
     averaged, trained = run(tmp_path / "with", **changes)

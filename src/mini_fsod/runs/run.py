@@ -104,6 +104,7 @@ def recipe_of(own: Training, bf16: bool) -> Recipe:
         weight_decay=own.weight_decay,
         clip=own.clip,
         ema=own.ema,
+        ema_growth=own.ema_growth,
         accumulate=own.accumulate,
         bf16=bf16,
         save_seconds=own.save_seconds,

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def warmed_decay(step: int, decay: float) -> float:
-    """The decay of step 0, 1, ...: min(decay, 1 - 1 / (step / 10 + 1)), protocol.md section 3.
+def warmed_decay(step: int, decay: float, growth: float | None = 0.1) -> float:
+    """The decay of step 0, 1, ...: min(decay, 1 - 1 / (growth step + 1)), protocol.md section 3.
 
-    It starts at 0: the average is the model itself at first, and forgets its random start.
+    It starts at 0: the average is the model itself at first, and forgets its random start; its
+    memory grows by `growth` iterations in each. None, for a start worth keeping: `decay` at once.
     """
-    return min(decay, 1 - 1 / (step / 10 + 1))
+    return decay if growth is None else min(decay, 1 - 1 / (growth * step + 1))
 
 
 class Average(Generic[Model]):

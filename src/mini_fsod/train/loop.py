@@ -64,6 +64,7 @@ class Recipe:
     weight_decay: float = 1e-4
     clip: float | None = None
     ema: float | None = None
+    ema_growth: float | None = 0.1
     accumulate: int = 1
     bf16: bool = False
     save_seconds: float = 60.0
@@ -131,7 +132,7 @@ def train(
             rate = rate_at(run.step, run.total, recipe.rate, recipe.warm_up, recipe.decay)
             optimiser.param_groups[0]["lr"].fill_(rate)
             if average is not None and recipe.ema is not None:
-                average.decay.fill_(warmed_decay(run.step, recipe.ema))
+                average.decay.fill_(warmed_decay(run.step, recipe.ema, recipe.ema_growth))
             recent.append(step(next(batches)).clone())
             run.step += 1
             ends = run.step == run.total

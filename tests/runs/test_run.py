@@ -21,6 +21,7 @@ TRAINING = {
     "weight_decay": 0.125,
     "clip": 2.5,
     "ema": 0.625,
+    "ema_growth": 0.5,
     "accumulate": 3,
     "save_seconds": 9.0,
 }

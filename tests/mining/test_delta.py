@@ -54,14 +54,14 @@ def deltas(start: float = 0.7) -> Deltas:
 
 def test_each_class_goes_its_own_way() -> None:
     of = deltas()
-    of.begin([])
+    of.begin({})
     assert of.value.tolist() == pytest.approx([0.7, 0.7])
     told: dict[str, float] = {}
     for _ in range(100):
         told = of.look(50, told, {"found_cow": 0.0, "found_bus": 5.0})
     assert told == {"delta_cow": LEAST, "delta_bus": MOST}
     assert of.value.tolist() == pytest.approx([LEAST, MOST])
-    of.begin([(50, {"found_cow": 1.0}), (100, {"delta_cow": 0.6, "delta_bus": 0.8})])
+    of.begin({"found_cow": 1.0, "delta_cow": 0.6, "delta_bus": 0.8})
     assert of.value.tolist() == pytest.approx([0.6, 0.8])
 
 

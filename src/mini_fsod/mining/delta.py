@@ -53,15 +53,14 @@ class Deltas:
     batch: int
     start: float
 
-    def begin(self, looks: Sequence[tuple[int, Mapping[str, float]]]) -> None:
-        """As after the last of these looks (iterations done, means); at the start without one."""
-        last = looks[-1][1] if looks else {}
+    def begin(self, last: Mapping[str, float]) -> None:
+        """As they were after the last look, which is empty where there was none."""
         self._set([last.get(f"delta_{name}", self.start) for name in self.expected])
 
     def look(
         self, iterations: int, before: Mapping[str, float], means: Mapping[str, float]
     ) -> dict[str, float]:
-        """Moved by what was found in so many iterations; `before` is the look before, if any."""
+        """Moved by what was found in so many iterations; `before` is the last look, as above."""
         told = {}
         for name, right in self.expected.items():
             delta = before.get(f"delta_{name}", self.start)

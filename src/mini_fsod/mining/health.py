@@ -184,16 +184,14 @@ class Watch:
         """So many iterations are done: what was logged beyond is to come once more."""
         self.looks = [look for look in self.looks if look.step <= step]
         if self.deltas is not None:
-            self.deltas.begin(self.looks)
+            self.deltas.begin(self._last.means)
 
     def look(self, step: int, means: Mapping[str, float]) -> dict[str, float]:
         """`shares` of these means, and deltas, to be logged beside them."""
-        last = self.looks[-1] if self.looks else Look(0, {})
-        self.looks.append(Look(step, dict(means)))
         told = shares(means)
         if self.deltas is not None:
-            told |= self.deltas.look(step - last.step, last.means, means)
-            self.looks[-1] = Look(step, {**means, **told})
+            told |= self.deltas.look(step - self._last.step, self._last.means, means)
+        self.looks.append(Look(step, {**means, **told}))
         wrong = collapse(self.looks, self.normal)
         if wrong is not None:
             what, fix = wrong
@@ -207,6 +205,10 @@ class Watch:
                 self._told.add(name)
                 show.note(f"warning, at iteration {step}: {text}")
         return told
+
+    @property
+    def _last(self) -> Look:
+        return self.looks[-1] if self.looks else Look(0, {})
 
 
 def recent(looks: Sequence[Look], iterations: int) -> Sequence[Look]:

@@ -314,8 +314,8 @@ class Online(Training):
     ema: Annotated[Float, Field(gt=0, lt=1)] | None = 0.999
     teacher: bool = True  # it goes on mining, and is the detector that comes out
     delta: Share = 0.7  # the least score of what the teacher finds
-    # delta rises and falls, class by class, until the teacher finds as many as the scores of the
-    # mined candidates add up to
+    # delta rises for classes of which the teacher finds more than the scores of the mined
+    # candidates add up to
     adapt_delta: bool = False
     mingle: Mingle = Mingle()
     iou_branch: bool = True  # a teacher's scores know how well a box lies (Eq. 7)

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_fsod.mining.delta import LEAST, MOST, PACE, Deltas, adapted, expected_objects
+from mini_fsod.mining.delta import MOST, PACE, Deltas, adapted, expected_objects
 from mini_fsod.mining.health import Look, Normal, Watch
 
 RATE = st.floats(0, 10)
@@ -59,30 +59,31 @@ def test_each_class_goes_its_own_way() -> None:
     told: dict[str, float] = {}
     for _ in range(100):
         told = of.look(50, told, {"found_cow": 0.0, "found_bus": 5.0})
-    assert told == {"delta_cow": LEAST, "delta_bus": MOST}
-    assert of.value.tolist() == pytest.approx([LEAST, MOST])
-    of.begin({"found_cow": 1.0, "delta_cow": 0.6, "delta_bus": 0.8})
-    assert of.value.tolist() == pytest.approx([0.6, 0.8])
+    assert told == {"delta_cow": 0.7, "delta_bus": MOST}
+    assert of.value.tolist() == pytest.approx([0.7, MOST])
+    of.begin({"found_cow": 1.0, "delta_cow": 0.75, "delta_bus": 0.8})
+    assert of.value.tolist() == pytest.approx([0.75, 0.8])
 
 
-def test_no_lower_than_it_began() -> None:
-    """Where people ask for less than LEAST they get it."""
-    of = deltas(start=0.3)
-    assert of.look(50, {}, {"found_cow": 0.0, "found_bus": 0.1}) == {
-        "delta_cow": 0.3,
-        "delta_bus": pytest.approx(0.3),
-    }
+def test_one_that_has_risen_comes_back_to_where_it_began() -> None:
+    of, told = deltas(), {"delta_cow": 0.8, "delta_bus": 0.7}
+    once = of.look(50, told, {"found_cow": 0.0, "found_bus": 0.0})
+    assert 0.7 < once["delta_cow"] < 0.8
+    assert once["delta_bus"] == 0.7
+    for _ in range(20):
+        once = of.look(50, once, {"found_cow": 0.0, "found_bus": 0.0})
+    assert once == {"delta_cow": 0.7, "delta_bus": 0.7}
 
 
 def test_a_watch_moves_them_and_a_killed_run_goes_on_with_them() -> None:
     fine = {"mined": 1.0, "base": 2.0, "pool": 1.0, "confidence": 0.9, "found": 1.0}
-    means = fine | {"found_cow": 0.5, "found_bus": 0.0}
+    means = fine | {"found_cow": 0.5, "found_bus": 0.2}
     normal = Normal(batch=16, instances=32, pool={})
     whole = Watch(normal, [], deltas())
     whole.begin(0)
     told = [whole.look(50 * n, means) for n in range(1, 4)]
     assert told[0]["delta_cow"] < told[1]["delta_cow"] < told[2]["delta_cow"] < MOST
-    assert told[0]["delta_bus"] > told[1]["delta_bus"] > told[2]["delta_bus"] > LEAST
+    assert told[0]["delta_bus"] < told[1]["delta_bus"] < told[2]["delta_bus"] < told[2]["delta_cow"]
     logged = [Look(50 * n, means | line) for n, line in enumerate(told, start=1)]
     again = Watch(normal, logged, deltas())
     again.begin(100)  # the third look was beyond the last state

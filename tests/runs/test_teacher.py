@@ -216,7 +216,7 @@ def test_each_switch_is_another_training(data: Path, copied: Path) -> None:
 def test_deltas_move_by_what_is_found(
     data: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the tensor that the losses read; towards what the candidates' scores add up to."""
+    """In the tensor that the losses read; by what the candidates' scores add up to."""
     read: list[Tensor] = []
 
     def losses(*words: Any) -> Any:
@@ -232,18 +232,19 @@ def test_deltas_move_by_what_is_found(
     trained(data, copied)
     assert [delta.item() for delta in read] == pytest.approx([0.2] * 12)
     read.clear()
-    trained(data, copied, online__adapt_delta="true", online__delta=0.6)
+    trained(data, copied, online__adapt_delta="true", online__delta=0.02)
     told = [line[f"delta_{small.NOVEL}"] for line in lines(copied)]
     assert [delta.item() for delta in read] == pytest.approx(
-        [0.6] * 5 + [told[0]] * 5 + [told[1]] * 2
+        [0.02] * 5 + [told[0]] * 5 + [told[1]] * 2
     )
     candidates = small.json_of(copied / "mine" / "candidates.json")
     images = len(small.json_of(data / "annotations" / "train.json")["images"])
     expected = sum(c["score_detector"] for c in candidates) / images
-    before = 0.6
+    before = 0.02
     for line, iterations, now in zip(lines(copied), (5, 5, 2), told, strict=True):
         found = line[f"found_{small.NOVEL}"]
         assert now == pytest.approx(adapted(before, found, expected, 4 * iterations, iterations))
+        assert now > before  # so little is asked for that more is found
         before = now
 
 

@@ -161,7 +161,9 @@ DEMO: Keys = {
     "online.iterations": 300,
     "online.batch": 8,
     "online.clip": 10,
-    "online.ema": 0.98,  # a memory of 50 iterations
+    # a memory of 100 iterations, whole from the start: the few-shot detector is worth remembering
+    "online.ema": 0.99,
+    "online.ema_growth": None,
     "online.shots": True,
     "tune.iterations": 300,
     "tune.rate": 0.0003,

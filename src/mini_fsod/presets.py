@@ -93,7 +93,7 @@ PLUS: Keys = {
     "online.mingle.keep_pool": True,
     "online.clip": 10,
     "online.ema": 0.998,
-    "online.ema_growth": 0.1,  # as measured: a few-shot teacher is not immature
+    "online.ema_growth": 0.1,  # with which it was measured; the demo does better with null
     "tune.data": "none",  # there is nothing left to mend
 }
 # Shots: one-shot detectors are right more often than their scores say, five-shot ones are not

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mini_fsod.data.dataset import Floats, Ints
 
-MOST = 0.99
+MOST = 0.99  # at 1 the log-odds have no end: a delta could not come back
 # How far the log-odds of a delta move in an iteration where e times too many are found: from 0.7 to
 # 0.86 in 500. Boxes of a class are rare, and their number in a few iterations is an accident.
 PACE = 0.002

@@ -287,7 +287,9 @@ class Mine(Section):
     stretch: bool = False
     # these two hold for what a teacher finds as well
     drop_on_base: bool = False  # no candidates that overlap base boxes
-    drop_nested: bool = False  # none that lies in a better one of its class, or around it
+    # none is chosen that lies in a better one of its class, or around it; and what lies in a taught
+    # one is background, whatever online.ignore_candidates says
+    drop_nested: bool = False
     detections: Place | None = None  # another tool's on the training images, instead of transfer's
     extra: Place | None = None  # a folder of pictures without annotations, mined too
     extra_most: Count = 100  # N of theirs

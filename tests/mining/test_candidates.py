@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mini_fsod.data.dataset import Boxes
 from mini_fsod.errors import UserError
 from mini_fsod.eval.detections import Detections
-from mini_fsod.mining.candidates import Raw, candidates, from_detections
+from mini_fsod.mining.candidates import Raw, apart, candidates, from_detections
 from mini_fsod.mining.overlap import iou, pairs_within
 from mining.pairs import raw_of, raws, rows_of, with_cosines
 
@@ -77,7 +77,7 @@ def test_what_lies_on_base_goes_with_what_it_suppressed() -> None:
     assert len(candidates(raw, 0.05, on_base=everything)) == 0
 
 
-def test_parts_and_groups_go_by_option() -> None:
+def test_parts_and_groups_are_not_apart() -> None:
     """The wheel of a surer motorbike and the box around two surer ones; not a surer part's whole,
     another class, another image.
     """
@@ -86,14 +86,15 @@ def test_parts_and_groups_go_by_option() -> None:
         *((0, 0, 0.75, whole), (0, 0, 0.5, part), (0, 0, 0.25, group), (0, 1, 0.5, part)),
         *((1, 0, 0.5, part), (2, 0, 0.5, part), (2, 0, 0.25, whole)),
     )
-    assert len(candidates(raw, 0.05)) == 7
-    assert rows_of(candidates(raw, 0.05, drop_nested=True)) == [
+    found = candidates(raw, 0.05)
+    assert len(found) == 7
+    assert rows_of(found.take(apart(found))) == [
         (0, 0, 0.75, 0.75, *whole),
         (0, 1, 0.5, 0.5, *part),
         (1, 0, 0.5, 0.5, *part),
         (2, 0, 0.5, 0.5, *part),
     ]
-    assert len(candidates(raw_of(), 0.05, drop_nested=True)) == 0
+    assert apart(candidates(raw_of(), 0.05)).tolist() == []
 
 
 def test_zero_pairs_and_boxes_without_area() -> None:

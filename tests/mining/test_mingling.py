@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mini_fsod.detector.batch import Candidates, Proposals
+from mini_fsod.detector.batch import Candidates, Proposals, Targets
 from mini_fsod.mining.mingling import (
     Instances,
     apart_from,
+    beyond,
     found_by_teacher,
     mingle,
     parted,
@@ -220,6 +221,29 @@ def test_the_best_of_nested_boxes_stays() -> None:
     gone = of._replace(valid=of.valid & (of.scores < 0.85))  # what is not valid suppresses nothing
     assert rows_of(without_nested(gone), 1) == [(A, 2, 0.8), (FAR_A, 2, 0.7)]
     assert not without_nested(instances([], width=0)).valid.numel()
+
+
+def targets(*images: list[Row], width: int | None = None) -> Targets:
+    of = instances(*images, width=width)
+    return Targets(of.boxes, of.labels, of.valid)
+
+
+def test_what_is_no_part_of_an_object() -> None:
+    """Nor the object itself; what lies around it may be more, and another class another thing."""
+    part, group = [0.0, 0.0, 10.0, 4.0], [0.0, 0.0, 30.0, 10.0]
+    regions = targets(
+        [(NEAR_A, 2, 1.0), (part, 2, 1.0), (group, 2, 1.0), (part, 3, 1.0), (FAR_A, 2, 1.0)],
+        [(A, 2, 1.0)],
+        width=6,
+    )
+    objects = targets([(A, 2, 1.0), (C, 3, 1.0)], [(B, 2, 1.0)], width=3)
+    left = beyond(regions, objects)
+    assert left[0].tolist() == [False, False, True, True, True, False]  # and padding is nothing
+    assert left[1].tolist() == [True] + [False] * 5
+    nothing = objects._replace(valid=torch.zeros_like(objects.valid))
+    assert beyond(regions, nothing).tolist() == regions.valid.tolist()
+    assert beyond(regions, targets([], [], width=0)).tolist() == regions.valid.tolist()
+    assert beyond(targets([], [], width=0), objects).shape == (2, 0)
 
 
 def test_parted_by_delta() -> None:

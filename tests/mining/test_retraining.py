@@ -286,14 +286,10 @@ def joined(mined: Truth = MINED, region: Truth = NO_BOX) -> Targets:
 def test_mined_boxes_are_targets_like_others(
     detector: Detector, pictures: tuple[Tensor, Tensor]
 ) -> None:
-    found = losses_with_mined(detector, 1.0, True)(
-        *pictures, *DRAWN, *MINED, NO_BOX[0], NO_BOX[2], DRAW
-    )
+    found = losses_with_mined(detector, 1.0, True)(*pictures, *DRAWN, *MINED, *NO_BOX, DRAW)
     assert told(found) == pytest.approx(told(detector.losses(*pictures, joined(), DRAW)))
     # without any, what people drew is all there is
-    found = losses_with_mined(detector, 1.0, True)(
-        *pictures, *DRAWN, *NO_BOX, NO_BOX[0], NO_BOX[2], DRAW
-    )
+    found = losses_with_mined(detector, 1.0, True)(*pictures, *DRAWN, *NO_BOX, *NO_BOX, DRAW)
     alone = detector.losses(*pictures, joined(mined=NO_BOX), DRAW)
     assert told(found) == pytest.approx(told(alone))
     assert min(told(alone).values()) > 0
@@ -304,7 +300,7 @@ def test_the_weight_of_mined_boxes(detector: Detector, pictures: tuple[Tensor, T
 
     def at(weight: float, boxes: bool = True) -> dict[str, float]:
         losses = losses_with_mined(detector, weight, boxes)
-        return told(losses(*pictures, *DRAWN, *MINED, NO_BOX[0], NO_BOX[2], DRAW))
+        return told(losses(*pictures, *DRAWN, *MINED, *NO_BOX, DRAW))
 
     none, once, twice = at(0.0), at(1.0), at(2.0)
     for name in once:
@@ -320,9 +316,7 @@ def test_the_weight_of_mined_boxes(detector: Detector, pictures: tuple[Tensor, T
 def test_only_mined_boxes_without_box_losses(
     detector: Detector, pictures: tuple[Tensor, Tensor]
 ) -> None:
-    found = losses_with_mined(detector, 1.0, False)(
-        *pictures, *NO_BOX, *MINED, NO_BOX[0], NO_BOX[2], DRAW
-    )
+    found = losses_with_mined(detector, 1.0, False)(*pictures, *NO_BOX, *MINED, *NO_BOX, DRAW)
     assert found["loss_rpn_box_reg"].item() == found["loss_box_reg"].item() == 0
     assert found["loss_classifier"].item() > 0
 
@@ -330,17 +324,33 @@ def test_only_mined_boxes_without_box_losses(
 def test_ignored_regions_are_no_background(
     detector: Detector, pictures: tuple[Tensor, Tensor]
 ) -> None:
-    region = detector.anchors(pictures[0])[0][::9].expand(2, -1, 4)
-    there = torch.ones(region.shape[:2], dtype=torch.bool)
+    region = padded(detector.anchors(pictures[0])[0][::9].expand(2, -1, 4), 1)
+    there = region[2]
     losses = losses_with_mined(detector, 1.0, True)
-    both = joined(region=padded(region, 0))
+    both = joined(region=region)
     ignore = torch.cat([torch.zeros(2, 2, dtype=torch.bool), there], 1)
     targets = both._replace(valid=both.valid & ~ignore, ignore=ignore)
-    found = told(losses(*pictures, *DRAWN, *MINED, region, there, DRAW))
+    found = told(losses(*pictures, *DRAWN, *MINED, *region, DRAW))
     assert found == pytest.approx(told(detector.losses(*pictures, targets, DRAW)))
     assert found != pytest.approx(
-        told(losses(*pictures, *DRAWN, *MINED, region, ~there, DRAW)), rel=1e-4
+        told(losses(*pictures, *DRAWN, *MINED, *region[:2], ~there, DRAW)), rel=1e-4
     )
+
+
+def test_parts_of_mined_boxes_are_background_by_option(
+    detector: Detector, pictures: tuple[Tensor, Tensor]
+) -> None:
+    part = padded(boxes_of([[34, 10, 50, 30]], [[12, 12, 40, 30]]), 2)
+
+    def at(drop_nested: bool, region: Truth) -> dict[str, float]:
+        losses = losses_with_mined(detector, 1.0, True, drop_nested)
+        return told(losses(*pictures, *DRAWN, *MINED, *region, DRAW))
+
+    nothing = (*part[:2], torch.zeros_like(part[2]))
+    assert at(True, part) == at(True, nothing) == at(False, nothing)
+    assert at(False, part) != at(True, part)
+    other = (part[0], torch.full_like(part[1], 1), part[2])  # of another class: not a part
+    assert at(True, other) == at(False, other) == at(False, part)
 
 
 def test_where_all_is_ignored_nothing_is_learnt(detector: Detector) -> None:
@@ -349,10 +359,11 @@ def test_where_all_is_ignored_nothing_is_learnt(detector: Detector) -> None:
     none = (torch.zeros(1, 1, 4), torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, 1).bool())
     anchors = detector.anchors(images)[0]
     regions = torch.cat([anchors, anchors.clamp(0, 64)])[None]
+    label = torch.zeros(regions.shape[:2], dtype=torch.int64)
     there = torch.ones(regions.shape[:2], dtype=torch.bool)
     losses = losses_with_mined(detector, 1.0, True)
-    found = losses(images, sizes, *none, *none, regions, there, DRAW)
+    found = losses(images, sizes, *none, *none, regions, label, there, DRAW)
     assert set(told(found).values()) == {0.0}
-    found = losses(images, sizes, *none, *none, regions, ~there, DRAW)
+    found = losses(images, sizes, *none, *none, regions, label, ~there, DRAW)
     assert found["loss_objectness"].item() > 0
     assert found["loss_classifier"].item() > 0

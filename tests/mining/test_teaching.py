@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mini_fsod.detector import PaddedBoxes, Targets
+from mini_fsod.detector import Targets
 from mini_fsod.detector.batch import Candidates
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.mingling import Instances
@@ -49,15 +49,16 @@ class Stage:
         pool: list[Row],
         hidden: list[Row] = (),
         delta: tuple[float, float] = (0.7, 0.7),
+        regions: list[Row] = (),
     ):
         """The targets as (box, label), and the gauges."""
         drawn, mined, true = (instances(rows, width=4) for rows in (truth, pool, list(hidden)))
-        region = (torch.zeros(1, 2, 4), torch.zeros(1, 2).bool())
+        region = instances(list(regions), width=2)
         found = losses_with_teacher(self, self, how, torch.tensor(delta))(
             *(WEAK, STRONG, SIZES),
             *(drawn.boxes, drawn.labels, drawn.valid),
             *(mined.boxes, mined.labels, mined.valid, mined.scores),
-            *region,
+            *(region.boxes, region.labels, region.valid),
             *(true.boxes, true.labels, true.valid),
             DRAW,
         )
@@ -167,23 +168,49 @@ def test_middling_finds_are_ignored_by_option() -> None:
     assert regions(replace(HOW, ignore_above=0.61))[1] == []
 
 
+def test_parts_of_what_is_taught_are_background_by_option() -> None:
+    """Of the pool's box, of the teacher's, and of a shot; a part of another class is unsure."""
+    how = HOW
+
+    def ignored(truth: list[Row], *regions: Row) -> list[list[float]]:
+        stage = Stage(FINDS)
+        stage.taught(how, truth, POOL, regions=regions)
+        return stage.targets.boxes[0][stage.targets.ignore[0]].tolist()
+
+    def part(of: list[float]) -> list[float]:
+        return [of[0], of[1], of[2], of[1] + 4]
+
+    assert ignored([], (part(D), 2, 1.0), (part(C), 3, 1.0)) == [part(D), part(C)]
+    how = replace(HOW, drop_nested=True)
+    assert ignored([], (part(D), 2, 1.0), (part(C), 3, 1.0)) == []
+    assert ignored([], (part(D), 3, 1.0), (part(B), 2, 1.0)) == [part(D), part(B)]
+    assert ignored([(B, 2, 1.0)], (part(B), 2, 1.0)) == []
+
+
 def test_the_columns_of_the_targets() -> None:
     truth = Targets(*instances([(A, 1, 1.0)], width=2)[:2], torch.tensor([[True, False]]))
     mined = instances([(B, 2, 0.4), (C, 3, 0.3)])
-    region = PaddedBoxes(torch.tensor([[D, D]]), torch.tensor([[True, False]]))
+    there = torch.tensor([[True, False]])
+    region = Targets(torch.tensor([[D, D]]), torch.tensor([[3, 0]]), there)
     both = torch.tensor([[True, True]])
-    to = with_mined(truth, mined, region, torch.tensor(2.0), both)
+    to = with_mined(truth, mined, region, torch.tensor(2.0), both, spare_parts=False)
     assert to.boxes[0].tolist() == [A, [0.0] * 4, B, C, D, D]
-    assert to.labels.tolist() == [[1, 0, 2, 3, 0, 0]]
+    assert to.labels.tolist() == [[1, 0, 2, 3, 3, 0]]
     assert to.valid.tolist() == [[True, False, True, True, False, False]]
     assert to.ignore.tolist() == [[False] * 4 + [True, False]]
     assert to.weights.tolist() == [[1, 1, 2, 2, 1, 1]]
     assert to.box_weights.tolist() == [[1] * 6]
-    to = with_mined(truth, mined, region, torch.tensor(1.0), torch.tensor([[False, True]]))
+    to = with_mined(
+        truth, mined, region, torch.tensor(1.0), torch.tensor([[False, True]]), spare_parts=True
+    )
     assert to.box_weights.tolist() == [[1, 1, 0, 1, 1, 1]]
+    region = region._replace(boxes=torch.tensor([[C, C]]))
+    for parts in (True, False):  # it lies in a mined box
+        to = with_mined(truth, mined, region, torch.tensor(1.0), both, parts)
+        assert to.ignore.any().item() == parts
     empty = Instances(*(t[:, :0] for t in mined))
-    nowhere = PaddedBoxes(*(t[:, :0] for t in region))
-    to = with_mined(truth, empty, nowhere, torch.ones(()), both[:, :0])
+    nowhere = Targets(*(t[:, :0] for t in region[:3]))
+    to = with_mined(truth, empty, nowhere, torch.ones(()), both[:, :0], spare_parts=False)
     assert to.boxes[0].tolist() == [A, [0.0] * 4]
 
 

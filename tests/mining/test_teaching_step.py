@@ -54,15 +54,14 @@ def inputs(truth: int, mined: int, hidden: int = 2) -> list[Tensor]:
 
     pictures = torch.randint(0, 256, (2, 2, 3, 64, 64), generator=rng).to(torch.uint8)
     sizes = torch.tensor([[64, 64], [60, 50]])
-    region, _, there = some(3, 1, 0)
+    region = some(3, 1, 0)
     return [
         *pictures,
         sizes,
         *some(8, truth, 1),
         *some(4, mined, 2),
         torch.rand(2, 4, generator=rng),
-        region,
-        there,
+        *region,
         *some(4, hidden, 2),
         DRAW,
     ]

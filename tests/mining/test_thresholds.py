@@ -101,6 +101,18 @@ def test_expected_ones_are_kept_beyond_n_and_below_delta() -> None:
     assert fixed[1]["bird"].most is None
 
 
+def test_who_may_not_be_chosen_counts_in_the_statistics_all_the_same() -> None:
+    found = found_of([0.9, 0.8, 0.7, 0.6, 0.1, 0.1])
+    may = np.array([True, False, True, True, True, True])
+    kept, table = pool(found, ["bird"], alpha=0.5, most=2, eligible=may)
+    assert kept.tolist() == [True, False, True, False, False, False]  # N are chosen still
+    told = table["bird"]
+    assert (told.kept, told.candidates, told.delta) == (2, 6, adaptive(found.score, 0.5))
+    kept, _ = pool(found, ["bird"], alpha=0.5, most=1, expected=0.75, eligible=may)
+    assert kept.tolist() == [True, False, True, False, False, False]  # 1.6 / 2, then 2.2 / 3
+    assert not pool(found, ["bird"], 0.05, eligible=np.zeros(6, dtype=bool))[0].any()
+
+
 @settings(max_examples=60, deadline=None)
 @given(SCORES, st.floats(0, 3), st.integers(0, 10))
 def test_what_is_kept_is_best_and_no_more_than_n(scores, alpha: float, most: int) -> None:

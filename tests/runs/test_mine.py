@@ -130,6 +130,26 @@ def test_candidates_on_base_boxes(data: Path, copied: Path) -> None:
     assert sorted(found) == pytest.approx(sorted(novel))
 
 
+def test_parts_are_candidates_that_are_not_chosen(data: Path, copied: Path) -> None:
+    """Each box of the novel class, and the left 0.4 of it."""
+    truth = small.json_of(data / "annotations" / "train.json")["annotations"]
+    rows = []
+    for a in (a for a in truth if a["category_id"] == 3):
+        x, y, w, h = a["bbox"]
+        for score, width in ((0.9, w), (0.8, 0.4 * w)):
+            rows.append({"image_id": a["image_id"], "category_id": 3, "score": score})
+            rows[-1]["bbox"] = [x, y, width, h]
+    given = copied / "given.json"
+    given.write_text(json.dumps(rows))
+    own = {"mine__detections": given, "mine__discriminator": "none", "mine__threshold": 0.5}
+    both = again(data, copied, **own)
+    alone = again(data, copied, **own, mine__drop_nested="true")
+    assert both["candidates"] == both["kept"] == alone["candidates"] == len(rows)
+    assert alone["kept"] == len(rows) / 2
+    scores = [a["score"] for a in load(copied, "pool.json")["annotations"]]
+    assert scores == pytest.approx([0.9] * (len(rows) // 2))
+
+
 # Another tool's detections
 
 

@@ -17,7 +17,8 @@ import torch
 from mini_fsod import checkpoint
 from mini_fsod.config import Config, resolve
 from mini_fsod.errors import DataError, UserError
-from mini_fsod.runs import stages
+from mini_fsod.mining.retraining import losses_with_mined
+from mini_fsod.runs import online, stages
 from runs import small
 
 SHORT = {
@@ -123,6 +124,21 @@ def test_the_oracle_learns_from_all_hidden_boxes(data: Path, finished: Path, cop
     )
     edit(copied, [])
     assert trained(data, copied, online__oracle="true") == weights(finished)
+
+
+def test_how_mined_boxes_are_learnt(
+    data: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[Any, ...]] = []
+
+    def losses(*words: Any) -> Any:
+        seen.append(words[1:])
+        return losses_with_mined(*words)
+
+    monkeypatch.setattr(online, "losses_with_mined", losses)
+    changes = {"online__mined_weight": 2, "online__mined_boxes": "none", "online__iterations": 1}
+    trained(data, copied, first="mine", **changes, mine__drop_nested="true")
+    assert seen == [(2.0, False, True)]
 
 
 @pytest.mark.slow

@@ -29,6 +29,11 @@ class Targets(NamedTuple):
     box_weights: Tensor | None = None  # (B, G): a further factor of their box losses
 
 
+def joined(these: Targets, those: Targets) -> Targets:
+    """The rows of both, these first, as plain targets: without regions to ignore and weights."""
+    return Targets(*(torch.cat(pair, 1) for pair in zip(these[:3], those[:3], strict=True)))
+
+
 def placed(labels: Tensor, classes: int | None) -> Tensor | None:
     """`Targets.box_weights` (B, G) by which only the first `classes` have box losses; None: all."""
     return None if classes is None else (labels < classes).float()

@@ -247,7 +247,6 @@ def candidates(
     most: int = MOST_AN_IMAGE,
     whiten: bool = False,
     refine: int = 0,
-    drop_nested: bool = False,
 ) -> Candidates:
     """The population of the statistics (protocol.md, section 3).
 
@@ -255,10 +254,8 @@ def candidates(
     an image; without those on a box of `on_base` (IoU 0.5), base ground truth of the same images.
     These go last, so that what they suppressed goes with them: the second best box around a horse
     is no cow either. Where pairs were seen one by one, `whiten` and `refine` (so many of the best
-    become prototypes) say how they are compared. With `drop_nested` no box of a class lies in a
-    better one, or around it: a wheel is no motorbike, nor is a flock a bird. Where scores are equal
-    the detector's decides, then class and box, never the order of the pairs. Zero pairs give zero
-    candidates.
+    become prototypes) say how they are compared. Where scores are equal the detector's decides,
+    then class and box, never the order of the pairs. Zero pairs give zero candidates.
     """
     if cut < raw.cut:
         raise UserError(
@@ -296,12 +293,19 @@ def candidates(
         similar = seen.refined(rows, found.label, found.score, refine, tau)
         found = replace(found, score=calibrated(found.score_detector, similar), cosine=similar)
         found = found.take(_best_first(found, found.image))
-    if drop_nested:
-        group = found.image * (found.label.max(initial=0) + 1) + found.label
-        order = _best_first(found, group)
-        kept = order[greedy_nms(found.xywh[order], group[order], NESTED, most, nesting)]
-        found = found.take(np.sort(kept))
     return found
+
+
+def apart(found: Candidates) -> Bools:
+    """(n,) which candidates lie in no better one of their class, nor around one: a wheel is no
+    motorbike, nor is a flock a bird.
+    """
+    group = found.image * (found.label.max(initial=0) + 1) + found.label
+    order = _best_first(found, group)
+    kept = greedy_nms(found.xywh[order], group[order], NESTED, len(found), nesting)
+    mask = np.zeros(len(found), dtype=np.bool_)
+    mask[order[kept]] = True
+    return mask
 
 
 def _best_first(found: Candidates, group: Ints) -> Ints:

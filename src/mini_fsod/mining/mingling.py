@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mini_fsod.detector.batch import Candidates
+from mini_fsod.detector.batch import Candidates, Targets
 from mini_fsod.detector.boxes import gather_rows, pairwise_iou
 from mini_fsod.detector.nms import nms
 from mini_fsod.detector.postprocess import select
@@ -100,13 +100,33 @@ def without_nested(instances: Instances) -> Instances:
     Instances (B, M) are in order, the best first, as `mingle` gives them. M may be 0.
     """
     boxes, labels = instances.boxes, instances.labels
-    corner = torch.maximum(boxes[:, :, None, :2], boxes[:, None, :, :2])
-    common = (torch.minimum(boxes[:, :, None, 2:], boxes[:, None, :, 2:]) - corner).clamp(min=0)
-    area = (boxes[..., 2:] - boxes[..., :2]).prod(-1)
-    smaller = torch.minimum(area[:, :, None], area[:, None, :])  # (B, M, M)
-    nested = common.prod(-1) > NESTED * smaller
+    common, one, two = _shared(boxes, boxes)
+    nested = common > NESTED * torch.minimum(one, two)  # (B, M, M)
     nested &= (labels[:, :, None] == labels[:, None, :]) & instances.valid[:, None, :]
     return instances._replace(valid=instances.valid & ~nested.tril(-1).any(-1))
+
+
+def beyond(regions: Targets, objects: Targets) -> Tensor:
+    """(B, N) which valid regions (B, N) may be something that is not known yet: they do not lie in
+    a valid object (B, G) of their class. N and G may be 0.
+
+    What does is a part of it: background, as in every box that people have drawn. Where that
+    carries no loss, nothing keeps a detector from being as sure of a wheel as of a motorbike. What
+    lies around a mined box is spared: it may be the motorbike.
+    """
+    same = (regions.labels[:, :, None] == objects.labels[:, None, :]) & objects.valid[:, None, :]
+    common, area, _ = _shared(regions.boxes, objects.boxes)
+    return regions.valid & ~((common > NESTED * area) & same).any(-1)
+
+
+def _shared(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of every two boxes (B, N, 4), (B, M, 4): the area in common (B, N, M), and each one's own
+    (B, N, 1), (B, 1, M).
+    """
+    corner = torch.maximum(boxes[:, :, None, :2], others[:, None, :, :2])
+    common = (torch.minimum(boxes[:, :, None, 2:], others[:, None, :, 2:]) - corner).clamp(min=0)
+    one, two = ((of[..., 2:] - of[..., :2]).prod(-1) for of in (boxes, others))
+    return common.prod(-1), one[:, :, None], two[:, None, :]
 
 
 def apart_from(instances: Instances, boxes: Tensor, valid: Tensor) -> Instances:

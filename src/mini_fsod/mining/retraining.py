@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset, Floats
 from mini_fsod.data.split import is_of
-from mini_fsod.detector.batch import PaddedBoxes, Targets
+from mini_fsod.detector.batch import Targets
 from mini_fsod.detector.model import Detector
 from mini_fsod.errors import UserError
 from mini_fsod.files import real
@@ -137,11 +137,14 @@ def with_extra(learnt: Learnt, extra: Extra, labels: LabelMap) -> Learnt:
     )
 
 
-def losses_with_mined(detector: Detector, weight: float, box_losses: bool) -> Losses:
+def losses_with_mined(
+    detector: Detector, weight: float, box_losses: bool, drop_nested: bool = False
+) -> Losses:
     """A detector's losses on ground truth and mined boxes, as a function of tensors alone.
 
     `weight` multiplies all losses of samples on mined boxes, `box_losses` says whether they have
-    any. What overlaps an ignored region is no background.
+    any. What overlaps an ignored region is no background, with `drop_nested` unless the region lies
+    in a box of its class.
     """
 
     def losses(
@@ -154,6 +157,7 @@ def losses_with_mined(detector: Detector, weight: float, box_losses: bool) -> Lo
         mined_labels: Tensor,
         mined_valid: Tensor,
         ignored: Tensor,
+        ignored_labels: Tensor,
         ignored_valid: Tensor,
         draw: Tensor,
     ) -> dict[str, Tensor]:
@@ -161,9 +165,10 @@ def losses_with_mined(detector: Detector, weight: float, box_losses: bool) -> Lo
         targets = with_mined(
             Targets(boxes, labels, valid),
             Instances(mined, mined_labels, sure, mined_valid),
-            PaddedBoxes(ignored, ignored_valid),
+            Targets(ignored, ignored_labels, ignored_valid),
             torch.full((), weight, device=boxes.device),
             mined_valid & box_losses,
+            spare_parts=not drop_nested,
         )
         return detector.losses(images, sizes, targets, draw)
 

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from mini_fsod.detector.batch import Candidates, PaddedBoxes, Targets
+from mini_fsod.detector.batch import Candidates, PaddedBoxes, Targets, joined
 from mini_fsod.detector.model import Detector
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.mingling import (
@@ -21,6 +21,7 @@ from mini_fsod.mining.mingling import (
     Instances,
     apart_from,
     best_overlap,
+    beyond,
     found_by_teacher,
     mingle,
     parted,
@@ -45,7 +46,8 @@ class Teaching:
     box_losses: Literal["all", "pool", "none"] = "all"  # on which mined boxes
     keep_pool: bool = False  # the teacher replaces none of the pool
     off_base: bool = False  # no mined boxes on base boxes
-    drop_nested: bool = False  # nor in or around better ones of their class
+    # nor in or around better ones of their class; what lies in them is background, then
+    drop_nested: bool = False
     instances: int = 32  # the most the teacher may find in an image
     truth_known: bool = False  # hidden boxes tell the gauges how many mined ones are right
 
@@ -73,6 +75,7 @@ def losses_with_teacher(
         mined_valid: Tensor,
         mined_scores: Tensor,
         ignored: Tensor,
+        ignored_labels: Tensor,
         ignored_valid: Tensor,
         hidden: Tensor,
         hidden_labels: Tensor,
@@ -89,8 +92,8 @@ def losses_with_teacher(
             whole = found_by_teacher(seen, first, least, how.nms_iou, how.use_iou, how.instances)
             found, unsure = parted(whole, first, delta)
             drawn = valid if how.off_base else valid & ~of_base
-            joined = pool._replace(valid=mined_valid & how.join_instances)
-            online, offline = (apart_from(part, boxes, drawn) for part in (found, joined))
+            brought = pool._replace(valid=mined_valid & how.join_instances)
+            online, offline = (apart_from(part, boxes, drawn) for part in (found, brought))
             taught, by_teacher = mingle(online, offline, how.nms_iou, how.by_class, how.keep_pool)
             if how.drop_nested:
                 taught = without_nested(taught)
@@ -102,13 +105,12 @@ def losses_with_teacher(
                 true = Instances(hidden, hidden_labels, ones, hidden_valid)
                 told["right"] = same_object(taught, true).sum() / len(weak)
         once = torch.ones((), device=boxes.device, requires_grad=True)
-        regions = PaddedBoxes(ignored, ignored_valid)
+        regions = Targets(ignored, ignored_labels, ignored_valid)
         if how.ignore_above is not None:
-            regions = PaddedBoxes(
-                torch.cat([ignored, unsure.boxes], 1), torch.cat([ignored_valid, unsure.valid], 1)
-            )
+            regions = joined(regions, Targets(unsure.boxes, unsure.labels, unsure.valid))
         placed = {"all": taught.valid, "pool": ~by_teacher, "none": ~taught.valid}[how.box_losses]
-        targets = with_mined(truth, taught, regions, how.weight * once, placed)
+        weight, spare_parts = how.weight * once, not how.drop_nested
+        targets = with_mined(truth, taught, regions, weight, placed, spare_parts)
         learnt = student.losses(strong, sizes, targets, draw)
         return learnt | told | {"mined_loss": carried(learnt, once)}
 
@@ -116,24 +118,28 @@ def losses_with_teacher(
 
 
 def with_mined(
-    truth: Targets, mined: Instances, ignored: PaddedBoxes, weight: Tensor, placed: Tensor
+    truth: Targets,
+    mined: Instances,
+    unsure: Targets,
+    weight: Tensor,
+    placed: Tensor,
+    spare_parts: bool,
 ) -> Targets:
     """Ground truth, mined boxes, and regions to ignore, as one set.
 
     `weight` () multiplies all losses of samples on mined boxes; those that are `placed` (B, M) well
-    enough have box losses. Any part may be empty.
+    enough have box losses. What is `unsure` is ignored; without `spare_parts` only what is no part
+    of the others (`beyond`). Any of the three may be empty.
     """
     known, some = torch.ones_like(truth.boxes[..., 0]), torch.ones_like(mined.boxes[..., 0])
-    rest = torch.ones_like(ignored.boxes[..., 0])
-    none = torch.zeros_like(ignored.valid)
-    no_region = torch.zeros_like(torch.cat([truth.valid, mined.valid], 1))
-    return Targets(
-        torch.cat([truth.boxes, mined.boxes, ignored.boxes], 1),
-        torch.cat([truth.labels, mined.labels, none.long()], 1),
-        torch.cat([truth.valid, mined.valid, none], 1),
-        torch.cat([no_region, ignored.valid], 1),
-        torch.cat([known, weight * some, rest], 1),
-        torch.cat([known, placed.float(), rest], 1),
+    rest = torch.ones_like(unsure.boxes[..., 0])
+    objects = joined(truth, Targets(mined.boxes, mined.labels, mined.valid))
+    ignored = unsure.valid if spare_parts else beyond(unsure, objects)
+    every = joined(objects, unsure._replace(valid=torch.zeros_like(unsure.valid)))
+    return every._replace(
+        ignore=torch.cat([torch.zeros_like(objects.valid), ignored], 1),
+        weights=torch.cat([known, weight * some, rest], 1),
+        box_weights=torch.cat([known, placed.float(), rest], 1),
     )
 
 

@@ -88,19 +88,22 @@ def pool(
     alpha: float = 1.5,
     most: int | None = 300,
     expected: float | None = None,
+    eligible: Bools | None = None,
 ) -> tuple[Bools, dict[str, Threshold]]:
     """(n,) which candidates are in the pool H, and what decided it for each class.
 
     A fixed `threshold` is Eq. 1, and knows neither alpha nor `most` (the paper's N) nor `expected`,
-    which raises N and passes over delta where a class has more good candidates.
+    which raises N and passes over delta where a class has more good candidates. All candidates
+    count in the statistics; those that are `eligible` (n,) may be chosen, None: all.
     """
     kept = np.zeros(len(found), dtype=np.bool_)
     table = {}
     for place, name in enumerate(novel):
-        own = np.flatnonzero(found.label == place)
-        scores = found.score[own]
+        every = found.label == place
+        own = np.flatnonzero(every if eligible is None else every & eligible)
+        scores, all_scores = found.score[own], found.score[every]
         fixed = threshold is not None
-        delta = threshold if fixed else adaptive(scores, alpha)
+        delta = threshold if fixed else adaptive(all_scores, alpha)
         limit = None if fixed else most
         mask = chosen(scores, delta, limit)
         if expected is not None and not fixed:
@@ -109,11 +112,11 @@ def pool(
             limit = None if limit is None else max(limit, good)
         kept[own[mask]] = True
         table[name] = Threshold(
-            *statistics(scores),
+            *statistics(all_scores),
             alpha=None if fixed else alpha,
             most=limit,
             delta=delta,
-            candidates=len(own),
+            candidates=len(all_scores),
             kept=int(mask.sum()),
         )
     return kept, table

@@ -25,7 +25,7 @@ from mini_fsod.keys import Mine
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining import files
 from mini_fsod.mining.audit import audit, judge
-from mini_fsod.mining.candidates import Candidates, Raw, candidates
+from mini_fsod.mining.candidates import Candidates, Raw, apart, candidates
 from mini_fsod.mining.sheet import write_sheets
 from mini_fsod.mining.stretch import stretched
 from mini_fsod.mining.thresholds import pool
@@ -117,13 +117,13 @@ def choose(run: Run, raw: Raw, data: Dataset, place: Path, most: int) -> dict[st
             on_base,
             whiten=own.whiten,
             refine=own.refine,
-            drop_nested=own.drop_nested,
         )
+        eligible = apart(found) if own.drop_nested else None
         if own.stretch and raw.seen is not None:
             sizes = own_sizes(data)[found.image][:, ::-1]
             by = raw.seen.stretch[found.label]
             found = replace(found, xywh=stretched(found.xywh, by, sizes))
-        return found, *pool(found, labels.novel, fixed, own.alpha, most, own.expected)
+        return found, *pool(found, labels.novel, fixed, own.alpha, most, own.expected, eligible)
 
     found, kept, table = chosen(raw)
     files.write_candidates(place / CANDIDATES, found, data, labels)

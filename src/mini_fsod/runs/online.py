@@ -77,7 +77,9 @@ def online(run: Run) -> None:
             watch.deltas = _deltas(run, learnt, extra, candidates, delta)
         inputs = _both_views(batches, seed, run.device)
     else:
-        losses = losses_with_mined(student, own.mined_weight, own.mined_boxes != "none")
+        losses = losses_with_mined(
+            student, own.mined_weight, own.mined_boxes != "none", config.mine.drop_nested
+        )
         inputs = _one_view(batches, seed, run.device)
     feed = run.material.feed(
         learnt.data, schedule, inputs, run.team, own.accumulate, (learnt.mined, learnt.ignored)
@@ -189,7 +191,7 @@ def _shared(batch: Batch, device: torch.device) -> tuple[Inputs, Inputs]:
     truth = (batch.sizes, batch.boxes, batch.labels, batch.valid)
     return (
         (*truth, mined.boxes, mined.labels, mined.valid),
-        (ignored.boxes, ignored.valid, torch.full((), number, dtype=torch.int64, device=device)),
+        (*ignored[:3], torch.full((), number, dtype=torch.int64, device=device)),
     )
 
 
@@ -209,18 +211,15 @@ def _both_views(batches: Batches, seed: int | None, device: torch.device) -> Inp
 
     def inputs(plans: Iterable[Plan]) -> Iterator[Inputs]:
         for batch in batches(plans):
-            before, (ignored, ignored_valid, draw) = _shared(batch, device)
+            before, (*ignored, draw) = _shared(batch, device)
             mined, _, hidden = batch.also
             yield (
                 batch.images,
                 _strong(batch, seed),
                 *before,
                 mined.scores,
-                ignored,
-                ignored_valid,
-                hidden.boxes,
-                hidden.labels,
-                hidden.valid,
+                *ignored,
+                *hidden[:3],
                 draw,
             )
 

@@ -158,6 +158,7 @@ DEMO: Keys = {
     # from nothing again would take as long as the base training
     "online.start": "transfer",
     "online.ignore_candidates": True,
+    "online.repeat": 3,
     "online.iterations": 300,
     "online.batch": 8,
     "online.clip": 10,

@@ -24,6 +24,7 @@ from mini_fsod.mining.candidates import candidates
 from mini_fsod.mining.files import Pool
 from mini_fsod.mining.retraining import (
     Extra,
+    an_epoch,
     base_truth,
     losses_with_mined,
     oracle,
@@ -221,6 +222,20 @@ def test_images_in_which_nothing_was_mined(data: Dataset, image: int, name: str)
     nothing = with_extra(known, Extra(rest, pool_of(), unsure), LABELS)
     assert nothing.data.files == known.data.files
     assert len(nothing.mined) == len(nothing.ignored) == len(nothing.scores) == 0
+
+
+def test_images_that_are_seen_more_often(data: Dataset) -> None:
+    """c has two boxes of the pool and is one image; a has one and a shot; b has a shot alone."""
+    two = pool_of((2, BUS, (40, 20, 50, 30), 0.9), (2, BIRD, (1, 1, 5, 5), 0.3))
+    learnt = base_truth(data, LABELS, two, None)
+    assert an_epoch(learnt, LABELS, 1).tolist() == [0, 1, 2]
+    assert an_epoch(learnt, LABELS, 3).tolist() == [0, 1, 2, 2, 2]
+    learnt = with_shots(base_truth(data, LABELS, POOL, None), shots_of(data, B_BIRD), LABELS)
+    assert an_epoch(learnt, LABELS, 2).tolist() == [0, 1, 2, 0, 1, 2]
+    learnt = with_shots(base_truth(data, LABELS, pool_of(), None), shots_of(data, B_BIRD), LABELS)
+    assert an_epoch(learnt, LABELS, 2).tolist() == [0, 1, 2, 1]
+    nothing = base_truth(data, LABELS, pool_of(), None)
+    assert an_epoch(nothing, LABELS, 4).tolist() == [0, 1, 2]
 
 
 # Losses

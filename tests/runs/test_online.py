@@ -148,6 +148,7 @@ def test_each_switch_is_another_training(data: Path, finished: Path, copied: Pat
         {"online__ignore_candidates": "true"},
         {"online__mined_weight": 2},
         {"online__mined_boxes": "none"},
+        {"online__repeat": 2},
         {"online__strong": "false"},
     ):
         (name,) = switch

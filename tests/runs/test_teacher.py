@@ -248,6 +248,44 @@ def test_deltas_move_by_what_is_found(
         before = now
 
 
+def test_gauges_know_which_images_are_seen_more_often(
+    data: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is normal is told for an image that is seen, and so is what is expected to be right."""
+    normal, expected = [], []
+    watch, deltas = online._watch, online._deltas
+
+    def watching(*words: Any) -> Any:
+        of = watch(*words)
+        normal.append(of.normal.pool[small.NOVEL])
+        return of
+
+    def moving(*words: Any) -> Any:
+        of = deltas(*words)
+        expected.append(of.expected[small.NOVEL])
+        return of
+
+    monkeypatch.setattr(online, "_watch", watching)
+    monkeypatch.setattr(online, "_deltas", moving)
+    for times in (1, 3):
+        trained(
+            data, copied, online__adapt_delta="true", online__iterations=1, online__repeat=times
+        )
+    pool = small.json_of(copied / "mine" / "pool.json")
+    shown = {a["image_id"] for a in pool["annotations"]}
+    images, boxes = len(pool["images"]), len(pool["annotations"])
+    assert 0 < len(shown) < images
+    assert normal == pytest.approx([boxes / images, 3 * boxes / (images + 2 * len(shown))])
+    candidates = small.json_of(copied / "mine" / "candidates.json")
+    sure = {
+        times: sum(
+            c["score_detector"] * (times if c["image_id"] in shown else 1) for c in candidates
+        )
+        for times in (1, 3)
+    }
+    assert expected == pytest.approx([sure[1] / images, sure[3] / (images + 2 * len(shown))])
+
+
 def test_an_empty_pool_and_a_teacher_that_finds_nothing(data: Path, copied: Path) -> None:
     """The paper's zeros: the student learns base classes alone."""
     pool = small.json_of(copied / "mine" / "pool.json")

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset, Floats
+from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset, Floats, Ints
 from mini_fsod.data.split import is_of
 from mini_fsod.detector.batch import Targets
 from mini_fsod.detector.model import Detector
@@ -135,6 +135,13 @@ def with_extra(learnt: Learnt, extra: Extra, labels: LabelMap) -> Learnt:
         np.concatenate([learnt.scores, extra.pool.score]),
         learnt.ignored.joined(replace(unsure, image=unsure.image + first)),
     )
+
+
+def an_epoch(learnt: Learnt, labels: LabelMap, times: int) -> Ints:
+    """The images of an epoch, by index: all, and those with a mined box or a shot so many times."""
+    drawn = learnt.data.boxes.image[is_of(learnt.data, labels.novel)]
+    shown = np.union1d(learnt.mined.image, drawn)
+    return np.concatenate([np.arange(len(learnt.data)), np.tile(shown, times - 1)])
 
 
 def losses_with_mined(

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from mini_fsod import show
+from mini_fsod.data.dataset import Floats
 from mini_fsod.data.split import is_of
 from mini_fsod.detector.matching import draw_number
 from mini_fsod.detector.model import Detector
@@ -29,6 +30,7 @@ from mini_fsod.mining.files import read_candidates, read_pool
 from mini_fsod.mining.retraining import (
     Extra,
     Learnt,
+    an_epoch,
     base_truth,
     losses_with_mined,
     oracle,
@@ -62,7 +64,8 @@ def online(run: Run) -> None:
     student, weights = _student(run)
     also = [(learnt.mined, learnt.scores), (learnt.ignored, None), (hidden, None)]
     batches, sizes = run.material.batches(learnt.data, also)
-    schedule = run.schedule(sizes, own)
+    epoch = an_epoch(learnt, labels, own.repeat)
+    schedule = run.schedule(sizes, own, epoch)
     seed = config.seed if own.strong else None
     teacher = watch = None
     if own.teacher:
@@ -72,9 +75,10 @@ def online(run: Run) -> None:
         how = _teaching(run, truth_known=known)
         delta = torch.full((len(labels.novel),), own.delta, device=run.device)
         losses = losses_with_teacher(student, teacher.model, how, delta)
-        watch = _watch(run, learnt, how)
+        share = np.bincount(epoch, minlength=len(learnt.data)) / len(epoch)
+        watch = _watch(run, learnt, share, how)
         if own.adapt_delta and candidates is not None:
-            watch.deltas = _deltas(run, learnt, extra, candidates, delta)
+            watch.deltas = _deltas(run, share, extra, candidates, delta)
         inputs = _both_views(batches, seed, run.device)
     else:
         losses = losses_with_mined(
@@ -128,10 +132,13 @@ def _teaching(run: Run, truth_known: bool) -> Teaching:
     )
 
 
-def _watch(run: Run, learnt: Learnt, how: Teaching) -> health.Watch:
-    labels, first = how.labels, len(how.labels.base)
-    number = np.bincount(learnt.mined.label - first, minlength=len(labels.novel))
-    pool = dict(zip(labels.novel, (number / len(learnt.data)).tolist(), strict=True))
+def _watch(run: Run, learnt: Learnt, share: Floats, how: Teaching) -> health.Watch:
+    """`share` (I,) of what is seen is each image."""
+    labels, mined = how.labels, learnt.mined
+    an_image = np.bincount(
+        mined.label - len(labels.base), share[mined.image], minlength=len(labels.novel)
+    )
+    pool = dict(zip(labels.novel, an_image.tolist(), strict=True))
     before = log.read(run.out / "online" / log.FILE)  # of a run that was killed
     own = run.config.online
     normal = health.Normal.of(own.batch, how.instances, pool, own.iterations)
@@ -139,14 +146,15 @@ def _watch(run: Run, learnt: Learnt, how: Teaching) -> health.Watch:
 
 
 def _deltas(
-    run: Run, learnt: Learnt, extra: Extra | None, candidates: Candidates, delta: torch.Tensor
+    run: Run, share: Floats, extra: Extra | None, candidates: Candidates, delta: torch.Tensor
 ) -> Deltas:
     """Of images without annotations only the pool is known to show something."""
     novel = run.material.labels.novel
-    right = expected_objects(candidates.score_detector, candidates.label, len(novel))
-    if extra is not None:
-        right += np.bincount(extra.pool.label, minlength=len(novel))
-    an_image = dict(zip(novel, (right / len(learnt.data)).tolist(), strict=True))
+    sure = candidates.score_detector * share[candidates.image]
+    right = expected_objects(sure, candidates.label, len(novel))
+    if extra is not None:  # each of its images has a box of the pool: the largest share
+        right += np.bincount(extra.pool.label, minlength=len(novel)) * share.max()
+    an_image = dict(zip(novel, right.tolist(), strict=True))
     return Deltas(delta, an_image, run.config.online.batch, run.config.online.delta)
 
 

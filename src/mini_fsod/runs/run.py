@@ -36,12 +36,22 @@ class Run:
     def bf16(self, stage: Training) -> bool:
         return self.device.type == "cuda" if stage.bf16 == "auto" else stage.bf16
 
-    def schedule(self, sizes: Ints, own: Training) -> Schedule:
-        """The batches of a stage that trains the whole detector, pictures of these sizes (I, 2)."""
+    def schedule(self, sizes: Ints, own: Training, images: Ints | None = None) -> Schedule:
+        """The batches of a stage that trains the whole detector, pictures of these sizes (I, 2).
+
+        `images` are the indices of an epoch; None: each once.
+        """
         views = self.config.views
         zoom = None if views.zoom is None else (views.zoom[0], views.zoom[1])
         return Schedule(
-            sizes, own.batch, views.short, views.long, self.config.seed, flip=views.flip, zoom=zoom
+            sizes,
+            own.batch,
+            views.short,
+            views.long,
+            self.config.seed,
+            images,
+            flip=views.flip,
+            zoom=zoom,
         )
 
     def train(

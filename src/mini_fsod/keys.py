@@ -324,8 +324,8 @@ class Online(Training):
     oracle: bool = False  # all hidden novel boxes in place of the pool: a ceiling, not a method
     strong: bool = True  # strong views
     shots: bool = False  # the K shots are targets too
-    ignore_candidates: bool = False  # no background loss on candidates that were not chosen
     repeat: Count = 1  # images with a box of the pool, or a shot, are seen so many times as often
+    ignore_candidates: bool = False  # no background loss on candidates that were not chosen
     ignore_above: Share | None = None  # nor on what the teacher finds with such a score or a better
     mined_weight: Annotated[Float, Field(ge=0)] = 1.0  # of the losses on mined boxes
     # box losses on all mined boxes, on the pool's alone, or on none: a teacher that learns where

@@ -193,7 +193,7 @@ def test_the_columns_of_the_targets() -> None:
     there = torch.tensor([[True, False]])
     region = Targets(torch.tensor([[D, D]]), torch.tensor([[3, 0]]), there)
     both = torch.tensor([[True, True]])
-    to = with_mined(truth, mined, region, torch.tensor(2.0), both, spare_parts=False)
+    to = with_mined(truth, mined, region, torch.tensor(2.0), both, drop_nested=True)
     assert to.boxes[0].tolist() == [A, [0.0] * 4, B, C, D, D]
     assert to.labels.tolist() == [[1, 0, 2, 3, 3, 0]]
     assert to.valid.tolist() == [[True, False, True, True, False, False]]
@@ -201,16 +201,16 @@ def test_the_columns_of_the_targets() -> None:
     assert to.weights.tolist() == [[1, 1, 2, 2, 1, 1]]
     assert to.box_weights.tolist() == [[1] * 6]
     to = with_mined(
-        truth, mined, region, torch.tensor(1.0), torch.tensor([[False, True]]), spare_parts=True
+        truth, mined, region, torch.tensor(1.0), torch.tensor([[False, True]]), drop_nested=False
     )
     assert to.box_weights.tolist() == [[1, 1, 0, 1, 1, 1]]
     region = region._replace(boxes=torch.tensor([[C, C]]))
-    for parts in (True, False):  # it lies in a mined box
-        to = with_mined(truth, mined, region, torch.tensor(1.0), both, parts)
-        assert to.ignore.any().item() == parts
+    for drop_nested in (True, False):  # it lies in a mined box
+        to = with_mined(truth, mined, region, torch.tensor(1.0), both, drop_nested)
+        assert to.ignore.any().item() != drop_nested
     empty = Instances(*(t[:, :0] for t in mined))
     nowhere = Targets(*(t[:, :0] for t in region[:3]))
-    to = with_mined(truth, empty, nowhere, torch.ones(()), both[:, :0], spare_parts=False)
+    to = with_mined(truth, empty, nowhere, torch.ones(()), both[:, :0], drop_nested=True)
     assert to.boxes[0].tolist() == [A, [0.0] * 4]
 
 

@@ -175,7 +175,7 @@ def losses_with_mined(
             Targets(ignored, ignored_labels, ignored_valid),
             torch.full((), weight, device=boxes.device),
             mined_valid & box_losses,
-            spare_parts=not drop_nested,
+            drop_nested,
         )
         return detector.losses(images, sizes, targets, draw)
 

@@ -109,8 +109,8 @@ def losses_with_teacher(
         if how.ignore_above is not None:
             regions = joined(regions, Targets(unsure.boxes, unsure.labels, unsure.valid))
         placed = {"all": taught.valid, "pool": ~by_teacher, "none": ~taught.valid}[how.box_losses]
-        weight, spare_parts = how.weight * once, not how.drop_nested
-        targets = with_mined(truth, taught, regions, weight, placed, spare_parts)
+        weight = how.weight * once
+        targets = with_mined(truth, taught, regions, weight, placed, how.drop_nested)
         learnt = student.losses(strong, sizes, targets, draw)
         return learnt | told | {"mined_loss": carried(learnt, once)}
 
@@ -123,18 +123,18 @@ def with_mined(
     unsure: Targets,
     weight: Tensor,
     placed: Tensor,
-    spare_parts: bool,
+    drop_nested: bool,
 ) -> Targets:
     """Ground truth, mined boxes, and regions to ignore, as one set.
 
     `weight` () multiplies all losses of samples on mined boxes; those that are `placed` (B, M) well
-    enough have box losses. What is `unsure` is ignored; without `spare_parts` only what is no part
-    of the others (`beyond`). Any of the three may be empty.
+    enough have box losses. What is `unsure` is ignored; with `drop_nested` only what is no part of
+    the others (`beyond`). Any of the three may be empty.
     """
     known, some = torch.ones_like(truth.boxes[..., 0]), torch.ones_like(mined.boxes[..., 0])
     rest = torch.ones_like(unsure.boxes[..., 0])
     objects = joined(truth, Targets(mined.boxes, mined.labels, mined.valid))
-    ignored = unsure.valid if spare_parts else beyond(unsure, objects)
+    ignored = beyond(unsure, objects) if drop_nested else unsure.valid
     every = joined(objects, unsure._replace(valid=torch.zeros_like(unsure.valid)))
     return every._replace(
         ignore=torch.cat([torch.zeros_like(objects.valid), ignored], 1),

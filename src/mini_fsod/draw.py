@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.pictures import PictureError, picture_size
 from mini_fsod.errors import UserError
 from mini_fsod.feed.decode import decode
+from mini_fsod.fonts import Font, font_for
 from mini_fsod.labels import LabelMap
 
 Rgb = tuple[int, int, int]
 Rect = tuple[float, float, float, float]  # left, top, right, bottom
-Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 BASE_COLOUR: Rgb = (176, 190, 205)
 NOVEL_COLOUR: Rgb = (255, 92, 40)
@@ -55,7 +55,7 @@ def draw_boxes(
     # By the longer side, so that pictures of one sheet get one size of text; not for thin strips.
     side = min(max(drawn.size), 3 * min(drawn.size))
     line = max(1, round(side / 160))
-    font = ImageFont.load_default(max(10, round(side / 22)))
+    font = font_for(max(10, round(side / 22)), *captions)
     frames = [_frame(box, drawn.size, line) for box in boxes.tolist()]
     for k, frame in enumerate(frames):
         if frame:
@@ -176,7 +176,8 @@ def contact_sheet(
     columns = max(1, min(columns, len(cells)))
     rows = -(-len(cells) // columns)
     width = 2 * margin + columns * (cell[0] + gap) - gap
-    large, small = (ImageFont.load_default(max(9, round(points * unit))) for points in (10.5, 6))
+    words = (title, *(text for text, _ in legend))
+    large, small = (font_for(max(9, round(points * unit)), *words) for points in (10.5, 6))
     entries = _legend_rows(legend, small, width - 2 * margin)
     row_height = round(10 * unit)
     header = round(17 * unit) * bool(title) + row_height * len(entries)
@@ -318,7 +319,7 @@ def _read(dataset: Dataset, image: int, cell: tuple[int, int]) -> tuple[Image.Im
 def _note(cell: tuple[int, int], *lines: str) -> Image.Image:
     """A grey cell with words in the middle."""
     note = Image.new("RGB", cell, (58, 63, 71))
-    font = ImageFont.load_default(max(9, round(min(cell) / 20)))
+    font = font_for(max(9, round(min(cell) / 20)), *lines)
     text = "\n".join(_shorten(line, font, 0.9 * cell[0]) for line in lines)
     middle = (cell[0] / 2, cell[1] / 2)
     ImageDraw.Draw(note).multiline_text(

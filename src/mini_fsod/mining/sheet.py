@@ -11,7 +11,7 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from mini_fsod.data.dataset import Bools, Dataset, Floats
 from mini_fsod.data.pictures import PictureError, picture_size
@@ -28,6 +28,7 @@ from mini_fsod.draw import (
 from mini_fsod.errors import UserError
 from mini_fsod.feed.decode import cores, decode
 from mini_fsod.files import write_bytes
+from mini_fsod.fonts import font_for
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.audit import BACKGROUND, DUPLICATE, FALSE, LOOSE, TRUE, Verdict
 from mini_fsod.mining.candidates import Candidates
@@ -124,7 +125,8 @@ def _cell(
     kind = None if verdict is None else int(verdict.kind[own])
     colour = NOVEL_COLOUR if kind is None else COLOURS[kind]
     canvas = ImageDraw.Draw(cell)
-    font = ImageFont.load_default(16)
+    word = "" if verdict is None else _word(verdict, own, labels)
+    font = font_for(16, word)
     try:
         cell.paste(_crop(data, int(found.image[own]), found.xywh[own], colour), (0, 0))
     except (PictureError, UserError):
@@ -136,9 +138,7 @@ def _cell(
     canvas.text((2, line), number, fill=QUIET_TEXT, font=font, anchor="lm")
     left = 2 + font.getlength(f"{number}  ")
     canvas.text((left, line), f"{found.score[own]:.3f}", fill=TEXT, font=font, anchor="lm")
-    if verdict is not None:
-        word = _word(verdict, own, labels)
-        canvas.text((CELL - 3, line), word, fill=colour, font=font, anchor="rm")
+    canvas.text((CELL - 3, line), word, fill=colour, font=font, anchor="rm")
     return cell
 
 

@@ -35,10 +35,9 @@ NO_LETTER = "\uffff"  # no font draws it: what is drawn in its place stands for 
 
 def font_for(size: int, *texts: str) -> Font:
     """The first font with all letters of these texts; where there is none, that with the most."""
-    plain = ImageFont.load_default(size)
     rare = frozenset(c for text in texts for c in text if not c.isascii() and not c.isspace())
     name = _with_most(rare) if rare else None
-    return plain if name is None else ImageFont.truetype(name, size)
+    return ImageFont.load_default(size) if name is None else ImageFont.truetype(name, size)
 
 
 @lru_cache(maxsize=256)

@@ -103,8 +103,8 @@ PLUS: Keys = {
 EXPECTED = {1: 0.65, 2: 0.75, 3: 0.75, 5: 0.75, 10: 0.8}
 # so long as was measured: five minutes alone on an H200
 AT_320_PLUS: Keys = AT_320 | PLUS | {"online.iterations": 7_000}
-PLUS_ABOUT = "Beyond the paper: what has helped on split 1, with one shot and at 320 pixels."
-AT_320_PLUS_ABOUT = "Beyond the paper, for one GPU: what has helped on split 1 with one shot."
+PLUS_ABOUT = "Beyond the paper: what has helped on split 1 at 320 pixels, with 1 and 5 shots."
+AT_320_PLUS_ABOUT = "Beyond the paper, for one GPU: what has helped on split 1, with 1 and 5 shots."
 
 # Somebody's own pictures, on one GPU: what has helped on VOC, with budgets of time
 PHOTOS: Keys = PLUS | {

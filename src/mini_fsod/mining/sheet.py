@@ -125,8 +125,7 @@ def _cell(
     kind = None if verdict is None else int(verdict.kind[own])
     colour = NOVEL_COLOUR if kind is None else COLOURS[kind]
     canvas = ImageDraw.Draw(cell)
-    word = "" if verdict is None else _word(verdict, own, labels)
-    font = font_for(16, word)
+    font = font_for(16, *labels.classes)  # one for all cells
     try:
         cell.paste(_crop(data, int(found.image[own]), found.xywh[own], colour), (0, 0))
     except (PictureError, UserError):
@@ -138,7 +137,9 @@ def _cell(
     canvas.text((2, line), number, fill=QUIET_TEXT, font=font, anchor="lm")
     left = 2 + font.getlength(f"{number}  ")
     canvas.text((left, line), f"{found.score[own]:.3f}", fill=TEXT, font=font, anchor="lm")
-    canvas.text((CELL - 3, line), word, fill=colour, font=font, anchor="rm")
+    if verdict is not None:
+        word = _word(verdict, own, labels)
+        canvas.text((CELL - 3, line), word, fill=colour, font=font, anchor="rm")
     return cell
 
 

@@ -265,6 +265,8 @@ class Mine(Section):
     given: Place | None = None  # the pool.json of another run, taken with what lies beside it
     images: Literal["all", "base"] = "all"  # all training images, or those with a base box
     rounds: Count = 1  # 2: re-train, and mine again with what was re-trained
+    # short sides at which the detector looks at each image, such as [416, 640]; null: views.test
+    short: Annotated[Counts, Field(min_length=1)] | None = None
     cut: Share = 0.05  # the least detector score of a candidate, before calibration
     # a number: Eq. 1, for all classes
     threshold: Annotated[Literal["adaptive"] | float, BeforeValidator(_threshold)] = "adaptive"

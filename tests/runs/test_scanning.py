@@ -105,6 +105,26 @@ def test_other_shots_of_the_same_detector_are_a_new_scan(
     assert load(copied, "candidates.json") != load(finished, "candidates.json")
 
 
+def test_looking_at_several_sizes(data: Path, copied: Path, scans: list[str]) -> None:
+    """What is found at each size joins, and the discriminator says the same of it."""
+
+    def seen_at(sides: object) -> list[tuple[float, ...]]:
+        again(data, copied, mine__short=sides)
+        raw = Raw.load(copied / "raw.npz")
+        assert raw is not None
+        assert raw.dots is not None
+        cosine = raw.dots.cosine(raw.proposal, raw.label, tau=1.0, centre=False)
+        columns = (raw.image, raw.label, raw.score, *raw.xywh.T, cosine)
+        return sorted(zip(*(column.round(3).tolist() for column in columns), strict=True))
+
+    test = config(data).views.test
+    own, larger = seen_at(test), seen_at(2 * test)
+    assert own == seen_at("null")
+    assert own != larger
+    assert seen_at(f"[{test}, {2 * test}]") == sorted(own + larger)
+    assert scans == ["scan"] * 4
+
+
 def test_a_damaged_scan(data: Path, copied: Path, scans: list[str]) -> None:
     (copied / "raw.npz").write_bytes((copied / "raw.npz").read_bytes()[:200])
     with pytest.raises(UserError, match="not what a scan has left"):

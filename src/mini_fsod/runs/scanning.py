@@ -42,6 +42,7 @@ AT_ONCE_ELSEWHERE = 2
 LOOKED_AT = 1024  # base images whose boxes make the mean feature
 COMPARED = 4096  # base images whose boxes make a measure of likeness
 LOOKS = (
+    "short",
     "discriminator",
     "discriminator_short_side",
     "discriminator_crop",
@@ -109,7 +110,11 @@ def _scan(run: Run, data: Dataset, detector_file: Path) -> Raw:
     saved = checkpoint.load(detector_file, run.config.detector.weights)
     detector = onto(saved.detector, run.device)
     batches, sizes = material.batches(data)
-    plans = each_once(sizes, at_once(run), views.test, views.long)
+    plans = [
+        plan
+        for short in own.short or (views.test,)
+        for plan in each_once(sizes, at_once(run), short, views.long * short // views.test)
+    ]
     judge = None
     if discriminator is not None and discriminator.crop is None:
         judge = _judge(run, discriminator, at_other_size(plans, sizes, *_sides(own)))

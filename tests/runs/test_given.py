@@ -63,12 +63,13 @@ def test_mining_takes_a_given_detector(tmp_path: Path) -> None:
 
 
 def test_a_pool_alone_is_enough(tmp_path: Path) -> None:
-    """As it comes back from a labelling tool."""
+    """As it comes back from a labelling tool, under any name."""
     data = small.write_data(tmp_path / "data")
     first, second = tmp_path / "first", tmp_path / "second"
     stages.run(config(data), first, last="online")
-    alone = tmp_path / "reviewed" / "pool.json"
+    alone = tmp_path / "reviewed" / "boxes.json"
     alone.parent.mkdir()
+    (alone.parent / "pool.json").write_text("another one")
     alone.write_bytes((first / "mine" / "pool.json").read_bytes())
     given = {"base__checkpoint": first, "transfer__checkpoint": first, "mine__given": alone}
     stages.run(config(data, **given), second, last="online")

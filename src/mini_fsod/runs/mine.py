@@ -90,11 +90,12 @@ def _take(given: Path, pictures: Path | None, place: Path) -> None:
     in another folder now.
     """
     place.mkdir(parents=True, exist_ok=True)
-    for part in ("", extra.EXTRA):
-        for name in (POOL, CANDIDATES, THRESHOLDS, AUDIT, extra.BASE):
-            source = given.parent / part / name
-            if is_file(source):
-                write_bytes(place / part / name, source.read_bytes())
+    write_bytes(place / POOL, given.read_bytes())  # whatever its name
+    beside = (CANDIDATES, THRESHOLDS, AUDIT, extra.BASE)
+    for name in (*beside, *(f"{extra.EXTRA}/{name}" for name in (POOL, *beside))):
+        source = given.parent / name
+        if is_file(source):
+            write_bytes(place / name, source.read_bytes())
     figures = folder.metrics(given.parent) or {"seconds": 0.0}
     if pictures is not None:
         figures[extra.EXTRA] = figures.get(extra.EXTRA, {}) | {"folder": str(pictures)}

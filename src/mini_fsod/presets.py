@@ -77,7 +77,7 @@ AT_320: Keys = PAPER | {
 }
 AT_320_ABOUT = "For one GPU: pictures of about 320 pixels, base training within minutes."
 
-# Beyond the paper: what has helped on split 1 (docs/results.md, beyond the paper)
+# Beyond the paper: what has helped on split 1 (docs/on-the-way.md)
 PLUS: Keys = {
     "transfer.data": "known",
     "transfer.boxes": "fixed",
@@ -99,7 +99,7 @@ PLUS: Keys = {
     "tune.data": "none",  # there is nothing left to mend
 }
 # Shots: one-shot detectors are right more often than their scores say, five-shot ones are not
-# (pools of K = 1 and 5 in docs/results.md; the others were not measured)
+# (pools of K = 1 and 5 in docs/on-the-way.md; the others were not measured)
 EXPECTED = {1: 0.65, 2: 0.75, 3: 0.75, 5: 0.75, 10: 0.8}
 # so long as was measured: five minutes alone on an H200
 AT_320_PLUS: Keys = AT_320 | PLUS | {"online.iterations": 7_000}

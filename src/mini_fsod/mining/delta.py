@@ -2,7 +2,7 @@
 expects, and comes back where it finds less. Beyond the paper, whose delta is one number.
 
 It never falls below that number: a young teacher finds too little of everything, and what a lower
-delta lets in then is wrong (docs/results.md, beyond the paper, K = 5).
+delta lets in then is wrong (docs/on-the-way.md, K = 5).
 """
 
 from __future__ import annotations

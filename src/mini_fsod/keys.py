@@ -262,7 +262,7 @@ class Base(Training):
 class Mine(Section):
     """Offline mining (section 3.2 of the paper; protocol.md, section 3)."""
 
-    given: Place | None = None  # the pool.json of another run, taken with what lies beside it
+    given: Place | None = None  # another run's pool.json, or such a file, with what lies beside it
     images: Literal["all", "base"] = "all"  # all training images, or those with a base box
     rounds: Count = 1  # 2: re-train, and mine again with what was re-trained
     # short sides at which the detector looks at each image, such as [416, 640]; null: views.test

@@ -110,7 +110,7 @@ def _scan(run: Run, data: Dataset, detector_file: Path) -> Raw:
     saved = checkpoint.load(detector_file, run.config.detector.weights)
     detector = onto(saved.detector, run.device)
     batches, sizes = material.batches(data)
-    plans = [
+    plans = [  # the limit of the long side grows with the short one
         plan
         for short in own.short or (views.test,)
         for plan in each_once(sizes, at_once(run), short, views.long * short // views.test)

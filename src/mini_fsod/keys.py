@@ -18,6 +18,7 @@ from pydantic import field_validator as check
 
 from mini_fsod.data.text import shown
 from mini_fsod.errors import nearest
+from mini_fsod.files import is_folder
 from mini_fsod.labels import SPLITS
 
 NOTHING = ("", "~", "null", "Null", "NULL")  # how YAML leaves a value out
@@ -262,7 +263,7 @@ class Base(Training):
 class Mine(Section):
     """Offline mining (section 3.2 of the paper; protocol.md, section 3)."""
 
-    given: Place | None = None  # another run's pool.json, or such a file, with what lies beside it
+    given: Place | None = None  # another run, or a pool.json with what lies beside it
     images: Literal["all", "base"] = "all"  # all training images, or those with a base box
     rounds: Count = 1  # 2: re-train, and mine again with what was re-trained
     # short sides at which the detector looks at each image, such as [416, 640]; null: views.test
@@ -296,6 +297,11 @@ class Mine(Section):
     extra: Place | None = None  # a folder of pictures without annotations, mined too
     extra_most: Count = 100  # N of theirs
     extra_only: bool = False  # the pool is theirs alone: nothing is mined in the training images
+
+    @check("given")
+    @classmethod
+    def _pool_of_run(cls, value: Path | None) -> Path | None:
+        return value / "mine" / "pool.json" if value is not None and is_folder(value) else value
 
 
 class Mingle(Section):

@@ -35,7 +35,7 @@ def test_every_stage_can_be_handed_over(tmp_path: Path) -> None:
     given = {
         "base__checkpoint": first / "base" / "checkpoint.safetensors",
         "transfer__checkpoint": first / "transfer" / "checkpoint.safetensors",
-        "mine__given": first / "mine" / "pool.json",
+        "mine__given": first,  # a run's folder does as well
         "online__checkpoint": first,
     }
     second = tmp_path / "second"

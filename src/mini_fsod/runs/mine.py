@@ -47,7 +47,10 @@ def ready(own: Mine, asked: str | None = None) -> None:
     if own.discriminator != "none" and isinstance(parse(own.discriminator)[1], Path):
         load_discriminator(own, torch.device("cpu"))  # a file may be torn
     if own.given is not None and not is_file(own.given):
-        raise UserError(f"{own.given}: there is no such pool.", "Check mine.given.")
+        raise UserError(
+            f"{own.given}: there is no such pool.",
+            "Let mine.given name a run that has mined, or its mine/pool.json.",
+        )
     if own.given is not None and asked and not is_file(own.given.parent / CANDIDATES):
         raise UserError(
             f"{own.given}: no {CANDIDATES} lies beside it, which {asked} needs.",

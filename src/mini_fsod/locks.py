@@ -10,14 +10,20 @@ from pathlib import Path
 
 from mini_fsod.errors import UserError
 
+_ours: set[Path] = set()  # that this process holds
+
 
 @contextmanager
 def lock(path: Path, wait: bool = False) -> Iterator[bool]:
-    """Hold the lock of that file, if nobody else does; True if held.
+    """Hold the lock of that file, if no other process does; True if held.
 
     A lock of the process (POSIX), not of the open file (flock): children that a killed worker
     leaves behind do not keep it. The file stays: taking it away would let two hold "the" lock.
     """
+    place = path.resolve()
+    if place in _ours:  # to open it again, and close it, would free it
+        yield True
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("ab")
@@ -36,4 +42,9 @@ def lock(path: Path, wait: bool = False) -> Iterator[bool]:
                     "Choose a folder on a file system that has locks.",
                 ) from None
             held = False
-        yield held  # closing the file frees it
+        if held:
+            _ours.add(place)
+        try:
+            yield held
+        finally:
+            _ours.discard(place)  # closing the file frees it

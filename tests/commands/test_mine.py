@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -152,6 +156,85 @@ def test_what_a_kill_leaves_is_set_right_by_the_next_command(
     else:
         assert contents(copied) == before
     assert not names(copied) & {".before", ".former"}
+
+
+def test_a_kill_while_things_are_put_back(
+    copied: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wherever it strikes: `mini run` finds the run as it was, and does nothing."""
+    before = contents(copied)
+    moved: list[Path] = []
+    rename = Path.rename
+
+    def killing(path: Path, target: Path) -> Path:
+        moved.append(path)
+        if path.parent.name == ".before":
+            rename(path, target)
+            raise SystemExit  # behind the first, and behind the second
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_pool", lambda *_: 1 / 0)
+        patch.setattr(Path, "rename", killing)
+        with pytest.raises(SystemExit):
+            run(copied, ["mine.threshold=0.4"])
+        with pytest.raises(SystemExit):
+            again.settle(copied)
+    assert [path.name for path in moved] == ["mine", "online", "online", "mine"]
+    capsys.readouterr()
+    stages.run(from_file(copied / "config.yaml"), copied, last="online")
+    assert "online: finished already" in capsys.readouterr().err
+    assert contents(copied) == before
+    assert not names(copied) & {".before", ".former"}
+
+
+def test_after_a_kill_keys_are_those_of_before(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(again, "_put_back", lambda out: None)
+        patch.setattr(files, "write_pool", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(copied, ["mine.threshold=0.4"])
+    assert from_file(copied / "config.yaml").mine.threshold == 0.4
+    run(copied, ["mine.most=7"])
+    mine = from_file(copied / "config.yaml").mine
+    assert (mine.threshold, mine.most) == (0.7, 7)
+
+
+def test_nobody_else_works_there_meanwhile(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first look to the last file, and a stage inside does not give the lock back."""
+    script = (
+        "import sys; from pathlib import Path; from mini_fsod.locks import lock\n"
+        "with lock(Path(sys.argv[1])) as held: print(held)"
+    )
+
+    def other_gets_it() -> bool:
+        command = [sys.executable, "-c", script, str(copied / ".lock")]
+        answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return answer.strip() == "True"
+
+    seen: list[bool] = []
+    put_aside, settled = again.aside, again.settle
+
+    @contextmanager
+    def aside(out: Path) -> Iterator[None]:
+        seen.append(other_gets_it())
+        with put_aside(out):
+            yield
+
+    def settle(out: Path) -> None:
+        seen.append(other_gets_it())
+        settled(out)
+
+    monkeypatch.setattr(again, "aside", aside)
+    monkeypatch.setattr(again, "settle", settle)
+    run(copied, ["mine.threshold=0.4"])
+    assert seen == [False, False, False]  # first look, before, after
+    assert other_gets_it()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="one process"):
+        run(copied, [])
 
 
 def test_an_edited_pool_is_kept(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:

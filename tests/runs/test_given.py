@@ -100,6 +100,22 @@ def test_a_given_detector_is_looked_at_before_anything_runs(tmp_path: Path, stag
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    "key", ["base__checkpoint", "transfer__checkpoint", "mine__given", "online__checkpoint"]
+)
+def test_a_run_is_not_given_its_own(tmp_path: Path, key: str) -> None:
+    """It would be cleared away by --from, before it is taken."""
+    data, run = small.write_data(tmp_path / "data"), tmp_path / "run"
+    stage = "mine" if "mine" in key else key.partition("_")[0]
+    kept = run / stage / ("pool.json" if stage == "mine" else "checkpoint.safetensors")
+    kept.parent.mkdir(parents=True)
+    kept.write_text("precious")
+    for given in (run, kept):
+        with pytest.raises(UserError, match="is this run's own"):
+            stages.run(config(data, **{key: given}), run, first=stage)
+    assert kept.read_text() == "precious"
+
+
 def test_a_pool_that_is_not_there(tmp_path: Path) -> None:
     data = small.write_data(tmp_path / "data")
     with pytest.raises(UserError, match="there is no such pool"):

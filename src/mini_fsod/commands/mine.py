@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,19 +35,20 @@ def run(place: Path, sets: Sequence[str], extra: Path | None = None) -> None:
                 f"--set {text}: only keys of mining can be changed here, such as mine.alpha.",
                 f"mini run {source} -o {place} --set {text} --from the stage it concerns.",
             )
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("mini mine is one process.", "Start it without torchrun.")
     more = [] if extra is None else [f"mine.extra={json.dumps(str(extra))}"]
-    config = resolve(str(source), [*sets, *more])
     with folder.held(place):  # nobody else works there, or this says so
-        again.settle(place)
-    _look_before(config, place)
-    with again.aside(place):
-        results = run_into(config, place, "mine", "mine")
-    if results:
-        for part in (place / "mine", place / "mine" / EXTRA):
-            if is_file(part / "thresholds.json"):
-                show.table(class_table(part))
-                show.note(f"{part}: pool.json, candidates.json, thresholds.json")
-        show.note(f"to go on: mini run {shlex.quote(str(source))} -o {shlex.quote(str(place))}")
+        again.settle(place)  # which may bring back another config.yaml
+        config = resolve(str(source), [*sets, *more])
+        _look_before(config, place)
+        with again.aside(place):
+            run_into(config, place, "mine", "mine", aside=True)
+    for part in (place / "mine", place / "mine" / EXTRA):
+        if is_file(part / "thresholds.json"):
+            show.table(class_table(part))
+            show.note(f"{part}: pool.json, candidates.json, thresholds.json")
+    show.note(f"to go on: mini run {shlex.quote(str(source))} -o {shlex.quote(str(place))}")
 
 
 def _look_before(config: Config, place: Path) -> None:

@@ -26,11 +26,15 @@ def run(
 
 
 def run_into(
-    config: Config, out: Path, first: str | None = None, last: str | None = None
+    config: Config,
+    out: Path,
+    first: str | None = None,
+    last: str | None = None,
+    aside: bool = False,
 ) -> dict[str, Any]:
     from mini_fsod.runs.stages import run as run_stages
 
-    return run_stages(config, out, first, last, shlex.join(["mini", *sys.argv[1:]]))
+    return run_stages(config, out, first, last, shlex.join(["mini", *sys.argv[1:]]), aside)
 
 
 def stage_table(results: dict[str, Any]) -> Table:

@@ -2,7 +2,7 @@
 
 While it goes on the former files lie in `.before`; once the new pool is whole that becomes
 `.former`, and is cleared away: a kill at any moment leaves one of the two, and the next command
-sets it right.
+sets it right. All of it happens under the lock of the run's folder.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from pathlib import Path
 from mini_fsod import show
 from mini_fsod.config import STAGES
 from mini_fsod.errors import UserError
-from mini_fsod.files import is_file, is_folder
-from mini_fsod.runs import folder, inputs
+from mini_fsod.files import is_file, is_folder, write_bytes
+from mini_fsod.runs import extra, folder, inputs
+from mini_fsod.runs.mine import CANDIDATES
 
 BEFORE, FORMER = ".before", ".former"
 FILES = (folder.CONFIG, inputs.NAME, folder.RESULTS)
@@ -43,9 +44,15 @@ def aside(out: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
+        if not is_folder(out / BEFORE / "mine"):  # what is there is new
+            shutil.rmtree(out / "mine", ignore_errors=True)
         _put_back(out)
         raise
     settle(out)
+
+
+def was_killed(out: Path) -> bool:
+    return is_folder(out / BEFORE) or is_folder(out / FORMER)
 
 
 def settle(out: Path) -> None:
@@ -63,26 +70,33 @@ def settle(out: Path) -> None:
 
 
 def _is_the_same(before: Path, out: Path) -> bool:
-    names = (folder.CONFIG, "mine/pool.json", "mine/candidates.json")
+    mined = [f"mine/{name}" for name in (folder.POOL, CANDIDATES)]
+    elsewhere = [f"mine/{extra.EXTRA}/{name}" for name in extra.NEEDED]
     return all(
-        is_file(before / name)
-        and is_file(out / name)
-        and (before / name).read_bytes() == (out / name).read_bytes()
-        for name in names
+        _content(before / name) == _content(out / name)
+        for name in (folder.CONFIG, *mined, *elsewhere)
     )
 
 
+def _content(path: Path) -> bytes | None:
+    return path.read_bytes() if is_file(path) else None
+
+
 def _put_back(out: Path) -> None:
-    """Stages first: those that were not moved yet are still in their place."""
+    """The pool last: as long as its figures are not there, a kill leads here again. Stages that
+    were not moved yet are still in their place.
+    """
     before = out / BEFORE
-    for stage in MINED:
+    if is_folder(before / "mine"):
+        (out / "mine" / folder.METRICS).unlink(missing_ok=True)
+    for name in FILES:
+        if is_file(before / name):
+            write_bytes(out / name, (before / name).read_bytes())
+    for stage in reversed(MINED):
         if is_folder(before / stage):
             if is_folder(out / stage):
                 shutil.rmtree(out / stage)
             (before / stage).rename(out / stage)
-    for name in FILES:
-        if is_file(before / name):
-            (before / name).replace(out / name)
     shutil.rmtree(before)
 
 

@@ -14,7 +14,7 @@ from mini_fsod import checkpoint, show
 from mini_fsod.config import STAGES, Config, stages_of
 from mini_fsod.device import torch_device
 from mini_fsod.errors import UserError, nearest
-from mini_fsod.runs import folder, inputs
+from mini_fsod.runs import again, folder, inputs
 from mini_fsod.runs.base import base, checkpoint_of
 from mini_fsod.runs.mine import mine, ready
 from mini_fsod.runs.online import online
@@ -32,11 +32,12 @@ def run(
     first: str | None = None,
     last: str | None = None,
     command: str = "",
+    aside: bool = False,
 ) -> dict[str, Any]:
     """Run the stages up to `last` that are not finished yet, from `first` on again.
 
-    Returns the content of `results.json`; nothing in a process that torchrun started beside the
-    first.
+    `aside`: what was there is put aside (`runs.again`), and not to be brought back now. Returns the
+    content of `results.json`; nothing in a process that torchrun started beside the first.
     """
     config.ready()
     for name in (first, last):
@@ -57,6 +58,10 @@ def run(
     with team(device) as together:
         show.err.quiet = not together.leads
         try:
+            if together.leads and not aside and again.was_killed(out):
+                with folder.held(out):
+                    again.settle(out)
+            wait_for_all(together)
             return run_stages(config, out, first, wanted, command, device, together)
         finally:
             show.err.quiet = False
@@ -72,6 +77,7 @@ def run_stages(
     together: Team,
 ) -> dict[str, Any]:
     """The same for stages by name, in processes that work together already."""
+    _refuse_own(config, out, wanted)
     todo = folder.to_do(out, first, wanted)
     folder.refuse_stale(out, config, first)
     if first != wanted[0] and inputs.annotations_changed(out, config.data.root):
@@ -90,6 +96,23 @@ def run_stages(
     wait_for_all(together)  # nothing is touched before all have found it in order
     with folder.held(out) if together.leads else nullcontext():
         return _work(this, first, wanted, todo, command)
+
+
+def _refuse_own(config: Config, out: Path, wanted: Sequence[str]) -> None:
+    """A result that lies in this very folder would be cleared away before it is taken."""
+    own = out.resolve()
+    for stage in wanted:
+        key = "given" if stage == "mine" else "checkpoint"
+        given = getattr(getattr(config, stage), key, None)
+        if given is None:
+            continue
+        place = Path(given).resolve()
+        if place == own or any(place.is_relative_to(own / name) for name in STAGES):
+            raise UserError(
+                f"{stage}.{key}: {given} is this run's own.",
+                f"Leave it out: what is finished in {out} is not run again. For another run "
+                "choose another folder with --out.",
+            )
 
 
 def _work(

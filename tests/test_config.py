@@ -231,6 +231,7 @@ CHANGES = {
     "cached": ("false", ""),
     "mine.images": ("base", ""),
     "mine.cut": ("0.1", ""),
+    "mine.tau": ("0.5", ""),
     "mine.threshold": ("0.7", ""),
     "discriminator_normalisation": ("caffe", ""),
     "discriminator_stride_in_1x1": ("true", ""),
@@ -289,12 +290,21 @@ def test_an_oracle_from_nothing_is_the_same_for_every_k() -> None:
     assert depends("1", "online.shots=true") != depends("5", "online.shots=true")
     assert depends("1", "online.start=transfer") != depends("5", "online.start=transfer")
 
+    def tuned(*sets: str) -> dict[str, object]:
+        name = f"voc-split1-{sets[0]}shot-320"
+        return parts(resolve(name, ["online.oracle=true", *sets[1:]]), "tune")
+
+    assert tuned("1") == tuned("1", "mine.alpha=2", "base.minutes=1")
+    assert tuned("1") != tuned("1", "shots.seed=1")
+    assert tuned("1", "tune.data=none") == tuned("1", "tune.data=none", "shots.seed=1")
+
 
 def test_re_training_on_a_given_pool_depends_on_more_of_mining() -> None:
     def depends(*sets: str) -> dict[str, object]:
         return parts(resolve(VOC, ["mine.given=pool.json", *sets]), "online")
 
     assert depends() == depends("mine.alpha=2", "mine.cut=0.1")
+    assert depends() != depends("mine.extra=photos")  # where its pictures lie
     for text in ("mine.images=base", "mine.drop_on_base=true", "mine.drop_nested=true"):
         assert depends() != depends(text)
 

@@ -36,6 +36,7 @@ from mini_fsod.keys import (
     sentence,
 )
 from mini_fsod.presets import PRESETS, preset
+from mini_fsod.words import Words
 
 # In the order in which they run, and the sections that each is the first to depend on
 OWN_SECTIONS = {
@@ -155,7 +156,7 @@ def parts(config: Config, stage: str) -> dict[str, Any]:
     for own, key in GIVEN.items():
         if kept[own][key] is not None:
             # re-training asks more of the section of mining than what was mined
-            more = ASKED_OF_MINE if own == "mine" else ()
+            more = (*ASKED_OF_MINE, "extra") if own == "mine" else ()
             kept[own] = {name: kept[own][name] for name in (key, *more)}
         else:
             del kept[own][key]
@@ -164,10 +165,11 @@ def parts(config: Config, stage: str) -> dict[str, Any]:
             continue  # its earlier rounds re-train too
         for section in OWN_SECTIONS[later]:
             del kept[section]
-    if stage == "online" and "mine" not in stages_of(config, stage):
+    if stage in ("online", "tune") and "mine" not in stages_of(config, stage):
         kept["mine"] = config.mine.model_dump(include={*ASKED_OF_MINE})
         # one for every K, if it has no use for the shots either
-        for section in ("base", "transfer", *([] if config.online.shots else ["shots"])):
+        tuned = stage == "tune" and config.tune.data != "none"
+        for section in ("base", "transfer", *([] if config.online.shots or tuned else ["shots"])):
             del kept[section]
     return kept
 
@@ -207,7 +209,7 @@ def _of_file(name: str, problems: list[Found]) -> list[Layer]:
             content = source.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             raise ValueError("far too large for a configuration")
-        table = yaml.load(content.decode("utf-8-sig"), _Loader)
+        table = yaml.load(content.decode("utf-8-sig"), Words)
         if table in (None, *NOTHING):
             return []
         if not isinstance(table, dict):
@@ -240,7 +242,7 @@ def _of_set(text: str, problems: list[Found]) -> list[Layer]:
         if not (key and equals):
             raise ValueError("not of the form KEY=VALUE")
         if word.startswith(("[", "{", '"', "'")):
-            value = yaml.load(word, _Loader)
+            value = yaml.load(word, Words)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         problems.append(_found(source, key if equals else "", _broken(error)))
         return []
@@ -357,22 +359,6 @@ def _shown(value: Any) -> str:
             number(value)
             return value
     return shown(value)
-
-
-class _Loader(yaml.BaseLoader):
-    """YAML whose scalars all are words. No aliases, which can unpack without end."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases are not read")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for n, key in enumerate(keys):
-            if key in keys[:n]:
-                raise yaml.YAMLError(f"{key} twice near line {node.start_mark.line + 1}")
-        return super().construct_mapping(node, deep)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -19,7 +19,6 @@ from mini_fsod.detector.backbone import NARROW
 from mini_fsod.detector.batch import Targets
 from mini_fsod.detector.model import Detector, build
 from mini_fsod.detector.settings import RoISettings, RPNSettings
-from mini_fsod.errors import UserError
 from mini_fsod.mining.candidates import candidates
 from mini_fsod.mining.files import Pool
 from mini_fsod.mining.retraining import (
@@ -170,12 +169,6 @@ def test_two_added_images(data: Dataset) -> None:
         ("a", "car", [50, 10, 20, 20]),
         ("c", "bus", [40, 20, 50, 30]),
     ]
-
-
-def test_shots_that_lie_elsewhere(data: Dataset, tmp_path: Path) -> None:
-    shots = replace(shots_of(data, A_BIRD), root=tmp_path / "other")
-    with pytest.raises(UserError, match=r"other, those of the data in .*data"):
-        with_shots(base_truth(data, LABELS, POOL, None), shots, LABELS)
 
 
 def test_images_without_annotations(data: Dataset, tmp_path: Path) -> None:

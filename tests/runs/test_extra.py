@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mini_fsod.errors import UserError
+from mini_fsod.files import digest
 from mini_fsod.mining.candidates import Raw
 from mini_fsod.runs import mine, online, stages
 from runs import small
@@ -59,6 +60,7 @@ def test_their_files_are_their_own(photos: Path, widely: Path) -> None:
         "images": 6,
         "candidates": len(found),
         "kept": 1,
+        "pool_sha256": digest(widely / "mine" / "extra" / "pool.json"),
     }
     row = thresholds["classes"][small.NOVEL]
     assert (row["N"], row["candidates"], row["kept"]) == (1, len(found), 1)
@@ -191,6 +193,21 @@ def test_re_training_learns_from_them(data: Path, photos: Path, copied: Path) ->
 
 
 @pytest.mark.slow
+def test_an_edited_pool_of_theirs(
+    data: Path, photos: Path, copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = {"mine__extra": photos, "mine__extra_most": 1}
+    trained(data, copied, first="mine", **own)
+    pool = copied / "mine" / "extra" / "pool.json"
+    edited = pool.read_bytes().replace(b'"iscrowd"', b' "iscrowd"', 1)
+    pool.write_bytes(edited)
+    with pytest.raises(UserError, match=r"not the one of online.*extra.pool\.json changed"):
+        stages.run(config(data, **SHORT, **own), copied, last="online")
+    stages.run(config(data, **SHORT, **own), copied, first="mine", last="mine")
+    assert "it is kept as pool-edited.json" in capsys.readouterr().err
+    assert (copied / "pool-edited.json").read_bytes() == edited
+
+
 def test_an_oracle_has_no_use_for_them(data: Path, photos: Path, tmp_path: Path) -> None:
     without = trained(data, tmp_path / "a", online__oracle="true")
     assert without == trained(data, tmp_path / "b", online__oracle="true", mine__extra=photos)
@@ -225,8 +242,10 @@ def test_a_given_pool_brings_them_along(
     given = {"mine__given": widely / "mine" / "pool.json"}
     assert trained(data, copied, first="mine", **given) == expected
     assert of_extra(copied, "base.json") == of_extra(widely, "base.json")
-    figures = load(copied, "metrics.json")
-    assert figures == load(widely, "metrics.json") | {"given": str(given["mine__given"])}
+    figures, theirs = load(copied, "metrics.json"), load(widely, "metrics.json")
+    assert figures.pop("seconds") < theirs.pop("seconds")  # nothing was scanned here
+    del theirs["scan_seconds"]
+    assert figures == theirs | {"given": str(given["mine__given"])}
     moved = shutil.copytree(photos, tmp_path / "moved")
     assert trained(data, copied, first="mine", **given, mine__extra=moved) == expected
     assert load(copied, "metrics.json")["extra"]["folder"] == str(moved)

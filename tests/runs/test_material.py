@@ -12,8 +12,10 @@ import torch
 import tiny
 from mini_fsod.config import resolve
 from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset
+from mini_fsod.data.split import arranged, with_base_boxes
 from mini_fsod.errors import UserError
 from mini_fsod.feed.batches import Schedule
+from mini_fsod.mining.retraining import Learnt, with_shots
 from mini_fsod.runs import material as room
 from mini_fsod.runs.material import Material, inputs_from
 from mini_fsod.runs.material import testing_part as scored_part
@@ -180,6 +182,14 @@ def test_too_few_boxes_are_told_before_anything_runs(data: Path) -> None:
     with pytest.raises(UserError, match='Too few boxes for 50 shots: "red" has'):
         own.check(["base", "transfer"])
     own.check(["base"])  # which needs none
+    oracle = {"online__oracle": "true", "online__teacher": "false"}
+    own = material(data, shots__k=50, **oracle)
+    own.check(["online"])
+    with pytest.raises(UserError, match="Too few boxes for 50 shots"):
+        own.check(["online", "tune"])
+    with pytest.raises(UserError, match="Too few boxes for 50 shots"):
+        material(data, shots__k=50, online__shots="true", **oracle).check(["online"])
+    material(data, shots__k=50, tune__data="none", **oracle).check(["online", "tune"])
 
 
 @pytest.mark.parametrize("layout", small.WRITE)
@@ -208,6 +218,32 @@ def test_a_file_of_shots_with_pictures_of_its_own(data: Path, tmp_path: Path) ->
     batches, sizes = own.batches(own.shots)
     plan = Schedule(sizes, 3, (64,), 96, seed=0).plan(0)
     assert next(iter(batches([plan]))).images.shape[:2] == (3, 3)
+
+
+def test_pictures_of_the_same_name_are_not_the_same(data: Path, tmp_path: Path) -> None:
+    """Base boxes of the data's own pictures are not taught on others that are called alike; those
+    of a picture that is the data's own, seen from another folder, are.
+    """
+    other = tmp_path / "other"
+    content = small.pictures(other / "train", 3, seed=7)
+    for image in content["images"]:
+        image["file_name"] = f"train/{image['file_name']}"
+    theirs = material(data).data.path(3)
+    (other / "linked.png").symlink_to(theirs)
+    content["images"].append({"id": 99, "file_name": "linked.png", "width": 72, "height": 48})
+    (other / "shots.json").write_text(json.dumps(content))
+    own = material(data, shots__file=other / "shots.json")
+    shots, everything = own.shots, arranged(own.data, own.labels)
+    assert {*shots.files[:3]} == {str(other / "train" / f"{n}.png") for n in range(3)}
+    assert {*shots.files[:3]}.isdisjoint(everything.files)
+    assert Path(shots.files[3]).name == theirs.name
+    taught = with_base_boxes(shots, everything, own.labels)
+    there = [box for box in boxes(everything) if box[0] == shots.files[3] and box[1] != NOVEL]
+    assert boxes(taught) == sorted([*boxes(shots), *there])
+    assert len(there) > 0
+    learnt = with_shots(Learnt(everything, NO_BOXES, np.zeros(0), NO_BOXES), shots, own.labels)
+    assert len(learnt.data) == len(everything) + 3
+    assert all(Path(learnt.data.path(i)).exists() for i in range(len(learnt.data)))
 
 
 def test_a_file_of_shots_says_how_many_there_are(
@@ -324,6 +360,8 @@ def test_other_boxes_are_other_batches(data: Path) -> None:
         ({"views__zoom": "[0.5, 1.2]"}, (77, 116)),
         ({"views__zoom": "[0.4, 0.8]"}, (64, 96)),
         ({"views__zoom": "[0.5, 1.2]", "views__test": 79}, (79, 116)),  # tests are not zoomed
+        ({"mine__short": "[64, 128]"}, (128, 192)),  # mining may look closer
+        ({"mine__short": "[32]"}, (64, 96)),
         ({"mine__discriminator": "resnet18", "mine__discriminator_short_side": 100}, (100, 200)),
     ],
 )

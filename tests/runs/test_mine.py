@@ -11,6 +11,7 @@ import pytest
 
 from mini_fsod.errors import UserError
 from mini_fsod.runs import stages
+from mini_fsod.runs.mine import ready
 from runs import small
 from runs.mined import FILES, again, config, load
 
@@ -221,3 +222,26 @@ def test_what_mining_needs(data: Path, copied: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the few-shot detector is not there") as told:
         again(data, copied)
     assert "--from transfer" in told.value.fix
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"mine__discriminator": "resnet18:nosuch"}, "nosuch"),
+        ({"mine__discriminator": "resnet81"}, "resnet81"),
+    ],
+)
+def test_a_discriminator_that_is_none_is_told_at_once(
+    data: Path, tmp_path: Path, changes: dict[str, str], what: str
+) -> None:
+    """Not behind hours of base training."""
+    with pytest.raises(UserError, match=what):
+        stages.run(config(data, **changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_keys_that_nothing_comes_of(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    idle = {"mine__discriminator": "none", "mine__refine": 100, "mine__whiten": "true"}
+    ready(config(data, **idle).mine)
+    said = capsys.readouterr().err
+    assert "without mine.discriminator nothing comes of mine.whiten, mine.refine" in said

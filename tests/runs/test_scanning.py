@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +29,22 @@ def test_the_same_run_mines_the_same(data: Path, finished: Path, copied: Path) -
         again(data, copied, data__feed=feed)
         for name in FILES:
             assert (copied / "mine" / name).read_bytes() == (finished / "mine" / name).read_bytes()
+
+
+def test_a_given_detector_searches_as_configured(
+    data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    scan = scanning.scan
+
+    def looking(detector: Any, *rest: Any, **more: Any) -> Raw:
+        seen.append(detector.settings.rpn.after_nms_test)
+        return scan(detector, *rest, **more)
+
+    monkeypatch.setattr(scanning, "scan", looking)
+    given = {"base__checkpoint": finished, "transfer__checkpoint": finished}
+    stages.run(config(data, detector__rpn_after=7, **given), tmp_path / "run", last="mine")
+    assert seen == [7]
 
 
 def test_mined_again_without_a_look(

@@ -150,6 +150,7 @@ def test_no_fine_tuning(data: Path, copied: Path) -> None:
     results = small.json_of(copied / "results.json")["stages"]
     for figure in ("nAP50", "bAP50", "per_class", "checkpoint_sha256"):
         assert results["tune"][figure] == results["online"][figure]
+    assert results["tune"]["seconds"] < results["online"]["seconds"]  # spent once
     assert checkpoint.find(copied) == copied / "online" / "checkpoint.safetensors"
     moved = copied.rename(copied.with_name("moved"))
     assert checkpoint.find(moved) == moved / "online" / "checkpoint.safetensors"

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from mini_fsod.config import resolve
 from mini_fsod.errors import UserError
-from mini_fsod.study.described import find, from_file
-from mini_fsod.study.studies import Row, narrowed
+from mini_fsod.study.described import as_configured, find, from_file, refuse_axes
+from mini_fsod.study.studies import STUDIES, Row, narrowed
 
 STAGES = ("base", "transfer")
 
@@ -56,6 +58,38 @@ def test_a_study_over_splits(tmp_path: Path) -> None:
     assert study.rows == (Row("A", last="base"), Row("B", last="base"))
 
 
+def test_what_a_study_leaves_open_its_config_says(tmp_path: Path) -> None:
+    own = tmp_path / "photos.yaml"
+    rows = "rows: {A: []}"
+
+    def axes(text: str) -> tuple[tuple[int, ...], ...]:
+        path = written(tmp_path, text)
+        own.write_text("{preset: photos, shots: {k: 4, seed: 3}}")
+        study = as_configured(from_file(path, STAGES), resolve)
+        return study.splits, study.shots, study.seeds
+
+    assert axes(f"{{config: photos.yaml, {rows}}}") == ((), (4,), (3,))
+    assert axes(f"{{config: photos.yaml, {rows}, seeds: 0..1}}") == ((), (4,), (0, 1))
+    assert axes(f"{{preset: 'voc-split{{split}}-5shot-320', {rows}}}") == ((1,), (5,), (0,))
+    asked = "'voc-split{split}-{shots}shot-320'"
+    assert axes(f"{{preset: {asked}, {rows}, shots: [2, 3]}}") == ((1,), (2, 3), (0,))
+    with pytest.raises(UserError, match="needs K"):
+        axes(f"{{preset: {asked}, {rows}}}")
+
+
+@pytest.mark.parametrize("text", ["shots.k=3", " shots.seed=7", "data.split=voc-split2"])
+def test_what_cells_differ_in_is_not_set_for_all(text: str) -> None:
+    """Else a cell called 1shot would have three."""
+    study = STUDIES["tfa"]
+    with pytest.raises(UserError, match="the cells of a study differ in this"):
+        refuse_axes(replace(study, sets=(text,)))
+    with pytest.raises(UserError, match="differ in this"):
+        refuse_axes(replace(study, rows=(Row("A", (text,)),)))
+    refuse_axes(study)
+    own = replace(study, splits=(), sets=("data.novel=bolt",))
+    refuse_axes(own)  # which says what it is about
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [
@@ -78,7 +112,9 @@ def test_a_study_over_splits(tmp_path: Path) -> None:
         ("{preset: demo, rows: {'+A': [], 'a ': []}}", "no folder name of its own"),
         ("{preset: demo, rows: {'++': []}}", "no folder name of its own"),
         ("{preset: demo, rows: {A: []}, figures: nAP50}", "needs a list"),
-        ("{preset: 3, rows: {A: []}}", "needs a word"),
+        ("{preset: demo, rows: {A: []}, figures: [nAP50, metric]}", 'no figure "metric"'),
+        ("{preset: demo, rows: {A: [], A: [seed=1]}}", "A twice near line 1"),
+        ("{preset: '', rows: {A: []}}", "needs a word"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str, what: str) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,6 +142,28 @@ def test_a_plan_that_nothing_came_of_gives_way(tmp_path: Path) -> None:
     assert known(tmp_path) == list(units)
     begin(tmp_path)
     assert "sets.base.iterations" in refusal(tmp_path)
+
+
+def test_a_plan_that_somebody_works_on_stays(tmp_path: Path) -> None:
+    """Its first unit reads data, and has no folder yet."""
+    join(tmp_path, fake.study(), fake.planned(tmp_path).units)
+    first = tmp_path / "locks" / f"{known(tmp_path)[0].name}.lock"
+    script = (
+        "import sys; from pathlib import Path; from mini_fsod.locks import lock\n"
+        "with lock(Path(sys.argv[1])): print(flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(first)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert "sets.base.iterations" in refusal(tmp_path, sets=("base.iterations=7",))
+        other.communicate("\n")
+    changed = fake.study(sets=("base.iterations=7",))
+    join(tmp_path, changed, fake.planned(tmp_path, changed).units)
 
 
 def test_another_plan_is_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from mini_fsod.errors import UserError
 from mini_fsod.files import is_folder, mode
 from mini_fsod.locks import lock
 from mini_fsod.study import tables
-from mini_fsod.study.described import find
+from mini_fsod.study.described import as_configured, find, refuse_axes
 from mini_fsod.study.estimate import Estimate, estimates
 from mini_fsod.study.plan import Plan, Unit, join, known, merged, of_rows, plan
 from mini_fsod.study.studies import Study, chosen_rows, narrowed
@@ -37,6 +37,8 @@ def run(
 ) -> None:
     study = narrowed(find(name, settings.STAGES), split, shots, seeds, full)
     study = replace(study, sets=tuple(sets))
+    refuse_axes(study)
+    study = as_configured(study, settings.resolve)
     if mode(out) and not is_folder(out):
         raise UserError(f"{out}: is no folder.", "Choose another place for --out.")
     todo = plan(study, out, settings.resolve, settings.parts, settings.STAGES, settings.stages_of)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from mini_fsod.data.dataset import Bools, Dataset
+from mini_fsod.files import real
 from mini_fsod.labels import LabelMap
 
 
@@ -54,6 +55,20 @@ def hidden(data: Dataset, labels: LabelMap) -> dict[str, tuple[int, int]]:
         own = data.boxes.image[is_of(data, (name,))]
         counts[name] = (len(own), int(with_base[own].sum()))
     return counts
+
+
+def among(few: Dataset, whole: Dataset) -> Dataset:
+    """The same images under the names that they have in `whole`, others under their full paths.
+
+    Two folders may hold different pictures of the same name.
+    """
+    if few.root == whole.root:
+        return few
+    names = {real(whole.path(i)): file for i, file in enumerate(whole.files)}
+    paths = [real(few.path(i)) for i in range(len(few))]
+    return replace(
+        few, root=whole.root, files=tuple(names.get(path, path.as_posix()) for path in paths)
+    )
 
 
 def with_base_boxes(shots: Dataset, everything: Dataset, labels: LabelMap) -> Dataset:

@@ -16,28 +16,11 @@ from mini_fsod.data.pictures import PictureError, is_picture, look_at, stays_ins
 from mini_fsod.data.text import is_text, number, shown
 from mini_fsod.errors import Problem
 from mini_fsod.files import is_file, is_folder, open_regular, real
+from mini_fsod.words import Words
 
 SETS = ("train", "val", "valid", "test")
 MOST_BYTES = 1 << 20  # of data.yaml
 NOTHING = ("", "~", "null")  # how YAML leaves a value out
-
-
-class _Loader(yaml.BaseLoader):
-    """YAML of plain words: a class may be called no, on or 1.0.
-
-    Aliases are refused: a few lines of them unpack without end.
-    """
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases, which can unpack without end")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        if len(set(keys)) < len(keys):
-            raise yaml.YAMLError(f"a key twice near line {node.start_mark.line + 1}")
-        return super().construct_mapping(node, deep)
 
 
 def read_yolo(config: Path) -> tuple[Dataset, list[Problem]]:
@@ -145,7 +128,7 @@ def _config(path: Path, wrong: Any) -> dict[Any, Any]:
         if len(content) > MOST_BYTES:
             wrong("yaml-broken", "", "far too large for a table of names and folders", "shorten it")
             return {}
-        table = yaml.load(content.decode("utf-8-sig"), _Loader)
+        table = yaml.load(content.decode("utf-8-sig"), Words)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         what = f"broken YAML ({' '.join(str(error).split())[:120]})"
         wrong("yaml-broken", "", what, "correct it")

@@ -13,6 +13,8 @@ from mini_fsod.labels import LabelMap
 
 Metric = Literal["voc07", "voc", "coco"]
 PER_CLASS = ("AP50", "AP", "AP75")
+COCO_ALONE = tuple("AP AP75 APs APm APl AR1 AR10 AR100 ARs ARm ARl".split())
+NAMES = tuple(f"{prefix}{name}" for name in ("AP50", *COCO_ALONE) for prefix in ("n", "b", ""))
 
 
 def score(
@@ -21,8 +23,8 @@ def score(
     """Figures in percent over novel (prefix n), base (prefix b) and all classes, and per class.
 
     {"metric", "nAP50", "bAP50", "AP50", ..., "per_class": {name: {"AP50": ...}}, "images",
-    "detections"}; with coco also AP, AP75, APs, APm, APl, AR1, AR10, AR100, ARs, ARm, ARl. A class
-    without ground truth is None and left out of means; a mean of no class is None. Never NaN.
+    "detections"}; with coco also COCO_ALONE. A class without ground truth is None and left out of
+    means; a mean of no class is None. Never NaN.
     """
     figures = _class_figures(dataset, detections, metric)
     label = {name: i for i, name in enumerate(dataset.classes)}

@@ -12,7 +12,6 @@ from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset, Floats, Ints
 from mini_fsod.data.split import is_of
 from mini_fsod.detector.batch import Targets
 from mini_fsod.detector.model import Detector
-from mini_fsod.errors import UserError
 from mini_fsod.files import real
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.candidates import Candidates
@@ -74,13 +73,9 @@ def with_shots(learnt: Learnt, shots: Dataset, labels: LabelMap) -> Learnt:
     """The K shots are targets too, in their images; mined boxes that repeat one are dropped.
 
     An image that is not among the others is added with its shots, and nothing else is known of it.
+    Names are those of one root (`data.split.among`).
     """
     data = learnt.data
-    if shots.root != data.root:
-        raise UserError(
-            f"The pictures of the shots lie in {shots.root}, those of the data in {data.root}.",
-            "Take shots of the data itself, or set online.shots to false.",
-        )
     place = {file: i for i, file in enumerate(data.files)}
     new = [i for i, file in enumerate(shots.files) if file not in place]
     place |= {shots.files[i]: len(data) + n for n, i in enumerate(new)}

@@ -61,7 +61,9 @@ def take(run: Run, stage: str, path: Path, saved: checkpoint.Saved, begun: float
         if not same:
             bf16 = run.bf16(run.config.base)
             figures = run.material.score(onto(saved.detector, run.device), saved.labels, bf16)
-            figures |= {"seconds": time.perf_counter() - begun, "images_per_second": None}
+        for key in ("training_seconds", "test_seconds"):  # they were spent elsewhere
+            figures.pop(key, None)
+        figures |= {"seconds": time.perf_counter() - begun, "images_per_second": None}
         figures |= {"checkpoint": str(path), "checkpoint_sha256": content}
         write_json(run.out / stage / folder.METRICS, figures)
     wait_for_all(run.team)

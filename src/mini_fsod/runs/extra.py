@@ -23,13 +23,13 @@ from mini_fsod.mining.candidates import Raw, candidates, from_detections
 from mini_fsod.mining.files import read_candidates, read_pool, write_candidates
 from mini_fsod.mining.retraining import Extra
 from mini_fsod.runs import folder
-from mini_fsod.runs.base import onto
+from mini_fsod.runs.base import configured, onto
 from mini_fsod.runs.material import Material, counted
 from mini_fsod.runs.run import Run
 from mini_fsod.runs.scanning import at_once, once, pairs
 from mini_fsod.train.detect import detect_all
 
-EXTRA = "extra"  # the folder in the stage's, and its key among the figures
+EXTRA = folder.EXTRA
 BASE = "base.json"
 NEEDED = ("pool.json", "candidates.json", BASE)  # to re-train
 RAW_EXTRA, RAW_BASE = "raw-extra.npz", "raw-extra-base.npz"
@@ -129,9 +129,9 @@ def base_objects(run: Run, data: Dataset, miner: Path) -> Raw:
     """What may be base objects: detections above the cut, in the place of novel pairs."""
     own, views, labels = run.config.mine, run.config.views, run.material.labels
     saved = checkpoint.load(miner, run.config.detector.weights)
+    settings = configured(saved.detector.settings, run.config)
+    saved.detector.settings = replace(settings, test=replace(settings.test, score_cut=own.cut))
     detector = onto(saved.detector, run.device)
-    test = replace(detector.settings.test, score_cut=own.cut)
-    detector.settings = replace(detector.settings, test=test)
     batches, sizes = run.material.batches(data)
     plans = each_once(sizes, at_once(run), views.test, views.long)
     bf16 = run.bf16(run.config.transfer)

@@ -26,7 +26,8 @@ from mini_fsod.train import state
 
 CONFIG, METRICS, RESULTS = "config.yaml", "metrics.json", "results.json"
 LOCK = ".lock"
-POOL, LEARNT = "pool.json", "pool.sha256"  # of `mine`; of `online`, which pool it learns from
+POOL, LEARNT = "pool.json", "pool.sha256"  # of `mine`; of `online`, which pools it learns from
+EXTRA = "extra"  # the folder in `mine`, and its key among the figures
 CHECKPOINT, PROGRESS = checkpoint.NAME, state.FILE
 
 
@@ -97,10 +98,11 @@ def _changed(out: Path, config: Config, stage: str) -> list[str]:
     before, now = _flat(parts(from_file(out / CONFIG), stage)), _flat(parts(config, stage))
     changed = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
     changed += inputs.changed(out, before, now)
-    pool, learnt = out / "mine" / POOL, out / "online" / LEARNT
-    made_of_it = stage in ("online", "tune") and is_file(pool) and is_file(learnt)
-    if made_of_it and learnt.read_text() != digest(pool):
-        changed.append(f"the content of {pool}")
+    learnt = out / "online" / LEARNT
+    if stage in ("online", "tune") and is_file(learnt):
+        known = dict(zip(pools(out), learnt.read_text().split(), strict=False))
+        others = [pool for pool, content in known.items() if digest(pool) != content]
+        changed += [f"the content of {pool}" for pool in others]
     for earlier in STAGES[: STAGES.index(stage) + 1]:
         figures = metrics(out / earlier) or {}
         given, content = Path(figures.get("checkpoint", "")), figures.get("checkpoint_sha256")
@@ -147,14 +149,21 @@ def prepare(out: Path, config: Config, first: str | None) -> None:
     write_bytes(out / CONFIG, config.to_yaml().encode())
 
 
+def pools(out: Path) -> list[Path]:
+    """What there is to re-train on: the pool, and that of pictures from elsewhere."""
+    found = (out / "mine" / POOL, out / "mine" / EXTRA / POOL)
+    return [pool for pool in found if is_file(pool)]
+
+
 def keep_edited(mine: Path, out: Path) -> None:
     """A pool that somebody has corrected by hand is not cleared away with its stage."""
-    pool = mine / POOL
-    written = (metrics(mine) or {}).get("pool_sha256")
-    if written is not None and is_file(pool) and digest(pool) != written:
-        other = free_name(out, "pool-edited", ".json")
-        pool.rename(other)
-        show.note(f"the former pool had been edited: it is kept as {other.name}")
+    figures = metrics(mine) or {}
+    for pool, about in ((mine / POOL, figures), (mine / EXTRA / POOL, figures.get(EXTRA, {}))):
+        written = about.get("pool_sha256")
+        if written is not None and is_file(pool) and digest(pool) != written:
+            other = free_name(out, "pool-edited", ".json")
+            pool.rename(other)
+            show.note(f"the former pool had been edited: it is kept as {other.name}")
 
 
 def free_name(out: Path, name: str, ending: str = "") -> Path:

@@ -20,7 +20,7 @@ from mini_fsod.data.home import is_sample
 from mini_fsod.data.kshot import balanced_set, draw, training_part
 from mini_fsod.data.official import choose, lists_from_file, voc_lists
 from mini_fsod.data.read import read
-from mini_fsod.data.split import arranged, base_set, is_of
+from mini_fsod.data.split import among, arranged, base_set, is_of
 from mini_fsod.detector.matching import draw_number
 from mini_fsod.detector.model import Detector
 from mini_fsod.errors import UserError
@@ -58,7 +58,9 @@ class Material:
                 "There is not a single box of a base class to train on.",
                 f"`mini check {self._config.data.root}` counts them; see data.train, data.novel.",
             )
-        if {"transfer", "mine"} & {*stages}:
+        tunes = "tune" in stages and self._config.tune.data != "none"
+        learns = "online" in stages and self._config.online.shots
+        if {"transfer", "mine"} & {*stages} or tunes or learns:
             _ = self.shots  # too few boxes are told where they are drawn
         if stages and self.test is None:
             show.note("the data has no image set for tests (data.test): nothing will be scored")
@@ -116,7 +118,7 @@ class Material:
         """The balanced K-shot set, its classes in the order of the label map."""
         own = self._config.shots
         if own.file is not None:
-            return _sample(own.file, self.data.root, self.labels)
+            return among(_sample(own.file, self.data.root, self.labels), self.data)
         if own.official is None:
             data = self.train if own.subset is None else self.data.subset(own.subset)
             chosen = draw(data, self.labels, own.k, own.seed)
@@ -153,8 +155,10 @@ class Material:
         closest = 1.0 if views.zoom is None else max(1.0, views.zoom[1])
         few = (*(config.transfer.short or ()), *(config.tune.short or ()))
         looked = 0 if mine.discriminator == "none" else mine.discriminator_short_side
-        short = max(ceil(max(views.short) * closest), *few, views.test, looked)
-        return short, max(ceil(views.long * closest), 2 * looked)
+        scanned = max(mine.short or (views.test,))
+        short = max(ceil(max(views.short) * closest), *few, views.test, scanned, looked)
+        long = views.long * max(scanned, views.test) // views.test  # as `scanning` has it
+        return short, max(ceil(views.long * closest), long, 2 * looked)
 
     @cached_property
     def _folder(self) -> Path:

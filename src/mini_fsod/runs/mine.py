@@ -17,7 +17,6 @@ import torch
 from mini_fsod import show
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.split import arranged, is_of
-from mini_fsod.discriminator.load import parse
 from mini_fsod.errors import UserError
 from mini_fsod.feed.cache import own_sizes
 from mini_fsod.files import digest, is_file, write_bytes, write_json
@@ -36,6 +35,7 @@ from mini_fsod.runs.scanning import load_discriminator, pairs
 from mini_fsod.train.distributed import wait_for_all
 
 POOL = folder.POOL
+OF_CROPS = ("discriminator_crop", "whiten", "refine", "stretch")
 CANDIDATES, THRESHOLDS, AUDIT = (f"{name}.json" for name in ("candidates", "thresholds", "audit"))
 
 
@@ -44,8 +44,11 @@ def ready(own: Mine, asked: str | None = None) -> None:
 
     `asked` is the key that asks for candidates, if one does.
     """
-    if own.discriminator != "none" and isinstance(parse(own.discriminator)[1], Path):
-        load_discriminator(own, torch.device("cpu"))  # a file may be torn
+    if own.given is None:
+        load_discriminator(own, torch.device("cpu"))  # a file may be torn, a name unknown
+        idle = [f"mine.{key}" for key in OF_CROPS if getattr(own, key)]
+        if own.discriminator == "none" and idle:
+            show.note(f"without mine.discriminator nothing comes of {', '.join(idle)}")
     if own.given is not None and not is_file(own.given):
         raise UserError(
             f"{own.given}: there is no such pool.",
@@ -81,6 +84,7 @@ def mine(run: Run) -> None:
             others, raw = extra.scan_extra(run, before, place / extra.EXTRA)
             about = {"folder": str(own.extra), "images": len(others)}
             chosen = choose(run, raw, others, place / extra.EXTRA, own.extra_most)
+            chosen["pool_sha256"] = digest(place / extra.EXTRA / POOL)
             figures[extra.EXTRA] = about | chosen
         figures |= {"seconds": time.perf_counter() - begun, "scan_seconds": scanned}
         figures["pool_sha256"] = digest(place / POOL)  # tells whether it is edited later
@@ -92,6 +96,7 @@ def _take(given: Path, pictures: Path | None, place: Path) -> None:
     """What another run has mined: its files, the figures last. Its pictures from elsewhere may lie
     in another folder now.
     """
+    begun = time.perf_counter()
     place.mkdir(parents=True, exist_ok=True)
     write_bytes(place / POOL, given.read_bytes())  # whatever its name
     beside = (CANDIDATES, THRESHOLDS, AUDIT, extra.BASE)
@@ -99,10 +104,15 @@ def _take(given: Path, pictures: Path | None, place: Path) -> None:
         source = given.parent / name
         if is_file(source):
             write_bytes(place / name, source.read_bytes())
-    figures = folder.metrics(given.parent) or {"seconds": 0.0}
+    figures = folder.metrics(given.parent) or {}
+    figures.pop("scan_seconds", None)  # it was spent elsewhere
+    figures["seconds"] = time.perf_counter() - begun
     if pictures is not None:
         figures[extra.EXTRA] = figures.get(extra.EXTRA, {}) | {"folder": str(pictures)}
     figures["pool_sha256"] = digest(place / POOL)
+    if is_file(place / extra.EXTRA / POOL):
+        content = digest(place / extra.EXTRA / POOL)
+        figures[extra.EXTRA] = figures.get(extra.EXTRA, {}) | {"pool_sha256": content}
     write_json(place / folder.METRICS, figures | {"given": str(given)})
 
 

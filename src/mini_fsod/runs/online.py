@@ -184,7 +184,7 @@ def _learnt(run: Run, extra: Extra | None, ignored: Candidates | None) -> Learnt
         for line in pool.notes:
             show.note(line)
         if run.team.leads:
-            content = digest(place)
+            content = " ".join(digest(pool) for pool in folder.pools(run.out))
             write_bytes(run.out / "online" / folder.LEARNT, content.encode())
         learnt = base_truth(data, labels, pool, ignored)
         if extra is not None:

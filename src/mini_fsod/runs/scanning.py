@@ -32,7 +32,7 @@ from mini_fsod.mining.candidates import Raw, candidates, from_detections
 from mini_fsod.mining.scan import Judge, at_other_size, box_features, judged, scan
 from mini_fsod.mining.seen import Seen, principal_axes
 from mini_fsod.mining.stretch import STRETCHES, best_stretch, stretched
-from mini_fsod.runs.base import onto
+from mini_fsod.runs.base import configured, onto
 from mini_fsod.runs.material import counted
 from mini_fsod.runs.run import Run
 
@@ -50,6 +50,7 @@ LOOKS = (
     "discriminator_stride_in_1x1",
     "stretch",
 )
+SEARCHES = ("rpn_before", "rpn_after", "nms", "detections", "rank_by_iou")  # of a detector
 STRETCHED = 100  # of the best candidates of a class tell how its boxes are to be stretched
 
 
@@ -81,6 +82,7 @@ def once(run: Run, data: Dataset, pairs_of: Path, make: Callable[[], Raw], name:
         digest(weights) if isinstance(weights, Path) else weights,
         own.model_dump(include={*LOOKS}, mode="json"),
         run.config.views.model_dump(mode="json"),
+        run.config.detector.model_dump(include={*SEARCHES}, mode="json"),
         [*data.files],
         # labels are counted by the classes; prototypes and mean features come from these boxes
         run.material.labels.classes,
@@ -108,6 +110,7 @@ def _scan(run: Run, data: Dataset, detector_file: Path) -> Raw:
     own, views, material = run.config.mine, run.config.views, run.material
     discriminator = load_discriminator(run.config.mine, run.device)
     saved = checkpoint.load(detector_file, run.config.detector.weights)
+    saved.detector.settings = configured(saved.detector.settings, run.config)
     detector = onto(saved.detector, run.device)
     batches, sizes = material.batches(data)
     plans = [  # the limit of the long side grows with the short one

@@ -8,8 +8,8 @@ A file is YAML, for own data for example:
       TFA: []
       long: [transfer.iterations=8000]
       base only: {set: [base.minutes=4], to: base}
-    shots: [1, 5]                   # K
-    seeds: 0..4                     # of the shots
+    shots: [1, 5]                   # K; where it is left out, what the config says
+    seeds: 0..4                     # of the shots; the same
     splits: [1, 2]                  # where the preset's name has {split}
     to: transfer                    # the last stage, where a row does not say
     figures: [nAP50, bAP50]
@@ -26,8 +26,11 @@ from typing import Any
 import yaml
 
 from mini_fsod.errors import UserError, nearest
+from mini_fsod.eval.score import COCO_ALONE, NAMES
 from mini_fsod.files import is_file, open_regular
+from mini_fsod.study.plan import Resolve
 from mini_fsod.study.studies import STUDIES, Row, Study, numbers
+from mini_fsod.words import Words
 
 KEYS = ("name", "preset", "config", "rows", "splits", "shots", "seeds", "to", "figures")
 
@@ -49,7 +52,7 @@ def from_file(path: Path, stages: Sequence[str]) -> Study:
     """A study described in YAML (the head of this file shows one)."""
     with open_regular(path) as source:
         try:
-            content = yaml.safe_load(source)
+            content = yaml.load(source.read().decode("utf-8-sig"), Words)
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
             reason = str(error).replace("\n", " ")
             raise UserError(f"{path}: no valid YAML ({reason}).", "Mend the file.") from None
@@ -67,8 +70,8 @@ def from_file(path: Path, stages: Sequence[str]) -> Study:
         name=_text(path, "name", content.get("name", path.stem)),
         source=source_name,
         rows=_rows(path, content.get("rows"), last, stages),
-        shots=_numbers(path, "shots", content.get("shots", [1]), least=1),
-        seeds=_numbers(path, "seeds", content.get("seeds", [0])),
+        shots=_numbers(path, "shots", content["shots"], least=1) if "shots" in content else (),
+        seeds=_numbers(path, "seeds", content["seeds"]) if "seeds" in content else (),
         splits=_numbers(path, "splits", content.get("splits", [1]), least=1),
         figures=_figures(path, content.get("figures", ["nAP50", "bAP50"])),
     )
@@ -80,6 +83,34 @@ def from_file(path: Path, stages: Sequence[str]) -> Study:
             )
         return replace(study, splits=())
     return study
+
+
+def as_configured(study: Study, resolve: Resolve) -> Study:
+    """K and seed of the shots that a study leaves open are those of its configuration."""
+    if study.shots and study.seeds:
+        return study
+    if not study.shots and "{shots}" in study.source:
+        raise UserError(
+            f"shots: {study.source} needs K.", "Write shots: [1, 5], for example, or give --shots."
+        )
+    source = study.source
+    for word, numbers_ in (("{split}", study.splits), ("{shots}", study.shots)):
+        source = source.replace(word, str(numbers_[0])) if numbers_ else source
+    own = resolve(source, study.sets).shots
+    return replace(study, shots=study.shots or (own.k,), seeds=study.seeds or (own.seed,))
+
+
+def refuse_axes(study: Study) -> None:
+    """What cells differ in is not set for all of them: their names would not tell the truth."""
+    axes = {"shots.k": "--shots", "shots.seed": "--seeds"}
+    if study.splits:
+        axes |= {"data.split": "--split", "data.novel": "--split"}
+    for text in (*study.sets, *(text for row in study.rows for text in row.sets)):
+        key = text.partition("=")[0].strip()
+        if key in axes:
+            raise UserError(
+                f"{text}: the cells of a study differ in this.", f"Give {axes[key]} instead."
+            )
 
 
 def _source(path: Path, content: dict[str, Any]) -> tuple[str, bool]:
@@ -151,7 +182,13 @@ def _numbers(path: Path, key: str, value: Any, least: int = 0) -> tuple[int, ...
 def _figures(path: Path, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not value:
         raise UserError(f"{path}: figures: needs a list.", "Write [nAP50, bAP50].")
-    return tuple(_text(path, "figures", v) for v in value)
+    for name in value:
+        if name not in NAMES:
+            raise UserError(
+                f'{path}: figures: there is no figure "{name}".{nearest(str(name), NAMES)}',
+                f"VOC's are nAP50, bAP50 and AP50, COCO's too: {', '.join(COCO_ALONE)}.",
+            )
+    return tuple(value)
 
 
 def _text(path: Path, key: str, value: Any) -> str:

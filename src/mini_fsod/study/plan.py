@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_fsod.errors import UserError
-from mini_fsod.files import write_json
+from mini_fsod.files import is_file, write_json
+from mini_fsod.locks import lock
 from mini_fsod.study.studies import Row, Study
 
 if TYPE_CHECKING:
@@ -179,10 +180,19 @@ def merged(folder: Path, study: Study, units: Sequence[Unit]) -> dict[str, Any]:
     try:
         return _joined(folder, study, units, before, earlier)
     except UserError:
-        if any((folder / unit.folder).exists() for unit in earlier):
+        if any((folder / unit.folder).exists() or _is_held(folder, unit) for unit in earlier):
             raise
         # nothing came of that plan: a word was wrong in it
         return _joined(folder, study, units, None, [])
+
+
+def _is_held(folder: Path, unit: Unit) -> bool:
+    """Whether another process has begun it, and reads data, for example."""
+    path = folder / "locks" / f"{unit.name}.lock"
+    if not is_file(path):
+        return False
+    with lock(path) as free:
+        return not free
 
 
 def _joined(

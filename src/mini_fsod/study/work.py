@@ -99,7 +99,10 @@ def _failed(
         if broken:
             failed[unit.name] = f"needs {broken[0]}"
         elif _has_failed(folder, unit.name, past):
-            lines = _failure(folder, unit.name).read_text(errors="replace").splitlines()
+            try:
+                lines = _failure(folder, unit.name).read_text(errors="replace").splitlines()
+            except OSError:  # a process that began later tries it again
+                lines = []
             failed[unit.name] = lines[-1] if lines else "failed"
     return failed
 

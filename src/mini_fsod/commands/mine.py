@@ -19,7 +19,7 @@ from mini_fsod.files import is_file
 
 
 def run(place: Path, sets: Sequence[str], extra: Path | None = None) -> None:
-    from mini_fsod.runs import again, folder
+    from mini_fsod.runs import again, cleared, folder
     from mini_fsod.runs.extra import EXTRA
 
     source = place / folder.CONFIG
@@ -40,10 +40,12 @@ def run(place: Path, sets: Sequence[str], extra: Path | None = None) -> None:
     more = [] if extra is None else [f"mine.extra={json.dumps(str(extra))}"]
     with folder.held(place):  # nobody else works there, or this says so
         again.settle(place)  # which may bring back another config.yaml
+        cleared.settle(place)
         config = resolve(str(source), [*sets, *more])
         _look_before(config, place)
         with again.aside(place):
             run_into(config, place, "mine", "mine", aside=True)
+        cleared.drop(place)  # was made of a former pool
     for part in (place / "mine", place / "mine" / EXTRA):
         if is_file(part / "thresholds.json"):
             show.table(class_table(part))

@@ -86,10 +86,10 @@ def first_stale(out: Path, config: Config) -> str | None:
 def _begun(out: Path, first: str | None = None) -> list[str]:
     """The stages that have something to show, of all or of those before `first`."""
     kept = STAGES if first is None else STAGES[: STAGES.index(first)]
-    return [stage for stage in kept if _has_begun(out / stage)]
+    return [stage for stage in kept if has_begun(out / stage)]
 
 
-def _has_begun(stage: Path) -> bool:
+def has_begun(stage: Path) -> bool:
     return any(is_file(stage / name) for name in (METRICS, CHECKPOINT, PROGRESS))
 
 
@@ -129,7 +129,7 @@ def prepare(out: Path, config: Config, first: str | None) -> None:
             (out / RESULTS).unlink(missing_ok=True)
         for stage in reversed(STAGES):
             place = out / stage
-            if is_folder(place) and (stage in again or not _has_begun(place)):
+            if is_folder(place) and (stage in again or not has_begun(place)):
                 if stage == "mine":
                     keep_edited(place, out)
                 # first, so that a kill in between leaves no stage that looks finished

@@ -14,7 +14,7 @@ from mini_fsod import checkpoint, show
 from mini_fsod.config import STAGES, Config, stages_of
 from mini_fsod.device import torch_device
 from mini_fsod.errors import UserError, nearest
-from mini_fsod.runs import again, folder, inputs
+from mini_fsod.runs import again, cleared, folder, inputs
 from mini_fsod.runs.base import base, checkpoint_of
 from mini_fsod.runs.mine import mine, ready
 from mini_fsod.runs.online import online
@@ -58,9 +58,10 @@ def run(
     with team(device) as together:
         show.err.quiet = not together.leads
         try:
-            if together.leads and not aside and again.was_killed(out):
+            if together.leads and not aside and (again.was_killed(out) or cleared.is_there(out)):
                 with folder.held(out):
                     again.settle(out)
+                    cleared.settle(out)
             wait_for_all(together)
             return run_stages(config, out, first, wanted, command, device, together)
         finally:
@@ -120,6 +121,8 @@ def _work(
 ) -> dict[str, Any]:
     config, out, device, together = this.config, this.out, this.device, this.team
     if together.leads:
+        if first is not None:
+            cleared.put_away(out, STAGES[STAGES.index(first) :])
         folder.prepare(out, config, first)
     wait_for_all(together)
     results = folder.results(out) if not todo else None
@@ -134,7 +137,11 @@ def _work(
         if stage not in todo:
             show.note(f"{stage}: finished already")
             continue
-        STAGE[stage](this)
+        try:
+            STAGE[stage](this)
+        finally:
+            if together.leads:
+                cleared.settle(out)
         if together.leads:
             results = written()
             _tell(stage, results["stages"][stage])

@@ -1,0 +1,68 @@
+"""Finished stages that `--from` repeats: they lie in `.cleared` until the first of them is finished
+anew, and come back where that fails before it has begun. A word that is wrong costs no hours.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from mini_fsod import show
+from mini_fsod.config import STAGES
+from mini_fsod.errors import UserError
+from mini_fsod.files import is_file, is_folder, write_bytes
+from mini_fsod.runs import folder, inputs
+
+CLEARED = ".cleared"
+FILES = (folder.CONFIG, inputs.NAME, folder.RESULTS)
+
+
+def put_away(out: Path, stages: Sequence[str]) -> None:
+    """Those of them that are finished. What lies there from a repetition that was begun stays."""
+    place = out / CLEARED
+    finished = [stage for stage in stages if is_file(out / stage / folder.METRICS)]
+    if not finished or is_there(out):
+        return
+    try:
+        place.mkdir()
+        for name in FILES:
+            if is_file(out / name):
+                shutil.copy2(out / name, place / name)
+        for stage in finished:
+            (out / stage).rename(place / stage)
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or out}: cannot be cleared away ({error.strerror}).",
+            "Choose another folder with --out.",
+        ) from None
+
+
+def is_there(out: Path) -> bool:
+    return is_folder(out / CLEARED)
+
+
+def settle(out: Path) -> None:
+    """Let go of what has been repeated, or bring back what was not: now, or after a kill."""
+    place = out / CLEARED
+    if not is_there(out):
+        return
+    stages = [stage for stage in STAGES if is_folder(place / stage)]
+    if not stages or is_file(out / stages[0] / folder.METRICS):
+        drop(out)
+    elif not folder.has_begun(out / stages[0]):
+        for name in FILES:
+            if is_file(place / name):
+                write_bytes(out / name, (place / name).read_bytes())
+        for stage in reversed(stages):  # the first one last: a kill in between leads here again
+            if is_folder(out / stage):
+                shutil.rmtree(out / stage)
+            (place / stage).rename(out / stage)
+        shutil.rmtree(place)
+        show.note(f"{' and '.join(stages)} {'is' if len(stages) == 1 else 'are'} as before")
+
+
+def drop(out: Path) -> None:
+    if is_there(out):
+        folder.keep_edited(out / CLEARED / "mine", out)
+        shutil.rmtree(out / CLEARED)

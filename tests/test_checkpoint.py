@@ -308,6 +308,14 @@ def test_what_would_not_come_back_stays(
     assert checkpoint.load(out).labels == LABELS
 
 
+def test_slim_writes_over_nothing_else(tmp_path: Path, full: Path) -> None:
+    own = tmp_path / "photos.yaml"
+    own.write_text("preset: photos")
+    with pytest.raises(UserError, match="not the name of a checkpoint"):
+        run_slim(full, own)
+    assert own.read_text() == "preset: photos"
+
+
 def test_nothing_frozen_nothing_left_out(tmp_path: Path, full: Path) -> None:
     out = tmp_path / "slim.safetensors"
 

@@ -43,6 +43,20 @@ def said(monkeypatch: pytest.MonkeyPatch, name: str) -> io.StringIO:
     return stream
 
 
+def test_progress_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line now and then, and not an empty one."""
+    stream = said(monkeypatch, "err")
+    with show.progress("scanning", 2000) as told:
+        told(7)
+        assert stream.getvalue() == ""
+        monkeypatch.setattr(show, "LINE_SECONDS", -1)
+        told(1500)
+    with show.progress("decoding") as told:
+        told(3)
+        told(4, 5)
+    assert stream.getvalue() == "scanning: 1,500 of 2,000\ndecoding: 3\ndecoding: 4 of 5\n"
+
+
 def test_tables_are_as_wide_as_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = said(monkeypatch, "out")
     table = Table("class", "boxes", box=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from time import monotonic
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
@@ -20,6 +21,8 @@ err = Console(stderr=True, highlight=False, emoji=False)
 
 SHOWN_OF_A_KIND = 100  # by a check, whose business they are;
 SHOWN_OF_AN_ERROR = 5  # elsewhere
+
+LINE_SECONDS = 30  # between lines where there is no terminal to draw a bar on
 
 # what moves the cursor, colours the screen, breaks lines or turns the direction of writing
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -87,7 +90,13 @@ def count(n: int, word: str) -> str:
 
 @contextmanager
 def progress(what: str, total: int = 0) -> Iterator[Callable[..., None]]:
-    """A bar for long work, on standard error; called with how many are done (and of how many)."""
+    """A bar for long work, on standard error; called with how many are done (and of how many).
+
+    Where there is no terminal to draw it on: now and then a line.
+    """
+    if not err.is_terminal:
+        yield _lines(what, total)
+        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -97,6 +106,18 @@ def progress(what: str, total: int = 0) -> Iterator[Callable[..., None]]:
     with Progress(*columns, console=err, transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done, total=total: bar.update(task, completed=done, total=total)
+
+
+def _lines(what: str, total: int) -> Callable[..., None]:
+    spoken = monotonic()
+
+    def told(done: int, total: int = total) -> None:
+        nonlocal spoken
+        if monotonic() - spoken > LINE_SECONDS:
+            spoken = monotonic()
+            note(f"{what}: {done:,}" + (f" of {total:,}" if total else ""))
+
+    return told
 
 
 def duration(seconds: float) -> str:

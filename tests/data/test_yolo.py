@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,15 +66,15 @@ def test_numbers_that_start_at_one(tmp_path: Path) -> None:
         (SETS + "names: {a: bird}\n", "yaml-shape"),
         (SETS + "names: bird\n", "yaml-shape"),
         (SETS + "names: [bird, bus, car]\nnc: 4\n", "yaml-shape"),
-        ("train: " + "x" * 400 + "\nnames: [bird]\n", "path-outside"),
-        ('train: "im\\0ages"\nnames: [bird]\n', "path-outside"),
-        ('train: "im\\ud800ages"\nnames: [bird]\n', "path-outside"),
-        ("train: ..\nnames: [bird]\n", "path-outside"),
+        ("train: " + "x" * 400 + "\nnames: [bird]\n", "set-missing"),
+        ('train: "im\\0ages"\nnames: [bird]\n', "set-missing"),
+        ('train: "im\\ud800ages"\nnames: [bird]\n', "set-missing"),
+        ("train: ..\nnames: [bird]\n", "set-missing"),
         ("train: {a: b}\nnames: [bird]\n", "yaml-shape"),
         ("train: images/train/a.png\nnames: [bird]\n", "yaml-shape"),
         ("train: binary.txt\nnames: [bird]\n", "yaml-shape"),
         ("train: data.yaml\nnames: [bird]\n", "list-broken"),
-        ("train: pipe\nnames: [bird]\n", "path-outside"),
+        ("train: pipe\nnames: [bird]\n", "set-missing"),
         ("train:\nnames: [bird]\n", "yaml-shape"),
     ],
 )
@@ -126,3 +127,16 @@ def test_polygons_are_read_as_boxes_and_that_is_said(tmp_path: Path) -> None:
     assert read(home).unread == ()
     (home / "labels" / "val" / "c.txt").write_text("1 0.1 0.2 0.5 0.2 0.3 0.8\n")
     assert read(home).unread == ("polygons (their boxes are)",)
+
+
+def test_a_training_set_that_is_misspelt(tmp_path: Path, mini: Any) -> None:
+    """It is not repaired away: a copy would have nothing to train on."""
+    home = tmp_path / "y"
+    tiny.write_yolo(home)
+    text = (home / "data.yaml").read_text()
+    (home / "data.yaml").write_text(text.replace("images/train", "images/trian"))
+    code, _, err = mini("check", home, "--fix", tmp_path / "copy")
+    assert code == 2
+    assert 'Did you mean "images/train"?' in err
+    assert "A copy would have nothing to train on" in err
+    assert not (tmp_path / "copy").exists()

@@ -210,6 +210,27 @@ def boxes(data: Dataset) -> list[tuple[str, str, tuple[float, ...]]]:
     return sorted((data.files[i], data.classes[c], tuple(box.round(3))) for i, c, box in rows)
 
 
+def test_a_sample_of_another_data_set(data: Path, tmp_path: Path, mini: Any) -> None:
+    """Told before anything runs."""
+    other = small.write_yolo(tmp_path / "yolo")
+    out = tmp_path / "shots.json"
+    assert mini("sample", other, "--novel", "red", "--shots", 2, "-o", out)[0] == 0
+    with pytest.raises(UserError, match=r"shots\.json: of its \d pictures \d cannot be found"):
+        material(data, data__novel="red", shots__file=out).check(["base", "transfer"])
+
+
+def test_boxes_that_cannot_be_learnt_are_told(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def spoil(content: dict[str, Any]) -> None:
+        content["annotations"][0]["bbox"] = [5, 5, 0, 0]
+        content["annotations"][1]["bbox"] = [1e6, 5, 10, 10]
+
+    rewrite(data / "annotations" / "train.json", spoil)
+    _ = material(data).train
+    assert "2 boxes without area or outside of the picture left out" in capsys.readouterr().err
+
+
 def test_a_file_of_shots_with_pictures_of_its_own(data: Path, tmp_path: Path) -> None:
     content = small.pictures(tmp_path / "mine", 3, seed=7)
     (tmp_path / "mine" / "shots.json").write_text(json.dumps(content))

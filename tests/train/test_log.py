@@ -154,6 +154,9 @@ def test_lines_where_there_is_no_terminal(tmp_path: Path, monkeypatch: pytest.Mo
     with Log(tmp_path, "base", 0, 20) as to:
         look(to, 5)
         assert told.getvalue() == ""  # not for every look
-        monkeypatch.setattr(log, "LINE_SECONDS", -1)
+        monkeypatch.setattr(show, "LINE_SECONDS", -1)
         look(to, 10)
     assert told.getvalue() == "base 10/20  1,234 img/s  loss 1.375  3:05 min left\n"
+    with Log(tmp_path, "base", 10, 20):
+        pass
+    assert told.getvalue().endswith("\nbase: goes on behind iteration 10 of 20\n")

@@ -167,7 +167,9 @@ def show_summary(name: str, figures: dict[str, Any], kind: str) -> None:
         show.table(class_table(figures["classes"]))
     if figures["label_map"]["novel"]:
         show.out.print(
-            "[dim]Novel objects beside a base object lie in base images: they can be mined.[/]"
+            "[dim]What can be mined: novel objects in images with a base object; counted are those "
+            "that have a box.[/]",
+            soft_wrap=True,
         )
 
 
@@ -213,6 +215,9 @@ def write_fixed(
     closed: Path | None,
 ) -> None:
     """The repaired copy, and what was done; it may not lie in the folder `closed`."""
+    lost = [p for p in problems if (p.kind, p.record) == ("set-missing", "train")]
+    if lost:
+        raise UserError(f"{lost[0]}.", f"A copy would have nothing to train on: {lost[0].fix}")
     good = repair(data, sizes)
     with show.progress("copying pictures", len(good.data)) as done:
         write_repaired(out, good.data, good.labels(labels), closed, done)

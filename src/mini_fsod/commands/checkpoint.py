@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.table import Table
 
 from mini_fsod import checkpoint, show
+from mini_fsod.errors import UserError
 
 
 def run_show(run_or_checkpoint: Path) -> None:
@@ -38,6 +39,8 @@ def run_show(run_or_checkpoint: Path) -> None:
 
 def run_slim(run_or_checkpoint: Path, out: Path) -> None:
     path = checkpoint.find(run_or_checkpoint)
+    if out.suffix != ".safetensors":
+        raise UserError(f"{out}: not the name of a checkpoint.", "Let it end with .safetensors.")
     done = checkpoint.slim(path, out)
     if done.kept:
         show.note(f"the frozen layers stay in the file. {done.kept}")

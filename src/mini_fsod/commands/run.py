@@ -44,6 +44,7 @@ def stage_table(results: dict[str, Any]) -> Table:
     for name in ("nAP50", "bAP50", "AP50", "seconds", "img/s"):
         table.add_column(name, justify="right")
     for stage, figures in results["stages"].items():
+        speed = figures.get("images_per_second")
         cells = [
             "-" if figures.get(key) is None else f"{figures[key]:,.{digits}f}"
             for key, digits in (
@@ -51,7 +52,7 @@ def stage_table(results: dict[str, Any]) -> Table:
                 ("bAP50", 1),
                 ("AP50", 1),
                 ("seconds", 1),
-                ("images_per_second", 0),
+                ("images_per_second", 0 if speed and speed >= 10 else 1),
             )
         ]
         table.add_row(stage, *cells)

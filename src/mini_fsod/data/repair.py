@@ -37,7 +37,7 @@ OUTCOMES = {
 LEFT_OUT = "left out"
 PICTURE_LEFT_OUT = "the image left out, with its boxes"
 
-UNREPAIRED = ("empty", "not-coco", "novel-unknown", "yaml-missing")
+UNREPAIRED = ("empty", "not-coco", "novel-empty", "novel-unknown", "yaml-missing")
 
 
 @dataclass(frozen=True, slots=True)

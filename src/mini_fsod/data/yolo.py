@@ -14,7 +14,7 @@ from mini_fsod.data.dataset import Boxes, Dataset
 from mini_fsod.data.folder import pictures_below, unique_ids
 from mini_fsod.data.pictures import PictureError, is_picture, look_at, stays_inside
 from mini_fsod.data.text import is_text, number, shown
-from mini_fsod.errors import Problem
+from mini_fsod.errors import Problem, nearest
 from mini_fsod.files import is_file, is_folder, open_regular, real
 from mini_fsod.words import Words
 
@@ -183,7 +183,8 @@ def _pictures(
         place = _inside(root, base if isinstance(base, str) else "", entry)
         if place is None:
             what = f"{shown(entry)} does not exist below the data folder"
-            wrong("path-outside", key, what, "put data.yaml beside images/ and use relative paths")
+            meant = nearest(entry, _folders(root)) or " Paths are relative to its own folder."
+            wrong("set-missing", key, what, f"correct data.yaml.{meant}")
             continue
         below = place.relative_to(real(root)).as_posix()
         if is_folder(place):
@@ -191,6 +192,16 @@ def _pictures(
             yield from (f"{prefix}{f}" for f in pictures_below(place, tell))
         else:
             yield from _listed(place, below, key, wrong)
+
+
+def _folders(root: Path) -> list[str]:
+    """Folders that an entry could have meant."""
+    return [
+        path.relative_to(root).as_posix()
+        for pattern in ("*", "*/*")
+        for path in sorted(root.glob(pattern))
+        if is_folder(path)
+    ][:1000]
 
 
 def _listed(place: Path, file: str, key: str, wrong: Any) -> Iterator[str]:

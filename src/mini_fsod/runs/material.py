@@ -29,6 +29,7 @@ from mini_fsod.feed.batches import Plan, Schedule, each_once, reduced
 from mini_fsod.feed.cache import Pictures, cached_pictures, default_folder, own_sizes
 from mini_fsod.feed.resident import Batch, Resident, Targets
 from mini_fsod.feed.stream import Stream
+from mini_fsod.files import is_file
 from mini_fsod.labels import LabelMap, split_by_name, split_by_novel
 from mini_fsod.train.detect import detect_all
 from mini_fsod.train.distributed import Team
@@ -61,9 +62,12 @@ class Material:
         tunes = "tune" in stages and self._config.tune.data != "none"
         learns = "online" in stages and self._config.online.shots
         if {"transfer", "mine"} & {*stages} or tunes or learns:
-            _ = self.shots  # too few boxes are told where they are drawn
+            _refuse_missing(self._config.shots.file, self.shots)  # too few are told by `shots`
         if stages and self.test is None:
-            show.note("the data has no image set for tests (data.test): nothing will be scored")
+            show.note(
+                "the data has no image set for tests (data.test): nothing will be scored; a folder "
+                "or an annotation file called test or val is one"
+            )
 
     # Data sets
 
@@ -98,7 +102,12 @@ class Material:
         if wish and both.any():
             images = show.count(int(both.sum()), "image")
             show.note(f"{wish} shares {images} with the test set: figures will flatter")
-        return data.select(np.flatnonzero(~both)) if both.any() and not wish else data
+        data = data.select(np.flatnonzero(~both)) if both.any() and not wish else data
+        unusable = ~(is_target(data) | data.boxes.crowd | data.boxes.ignore)
+        if unusable.any():
+            boxes = show.count(int(unusable.sum()), "box")
+            show.note(f"{boxes} without area or outside of the picture left out: mini check")
+        return data
 
     @cached_property
     def base(self) -> Dataset:
@@ -318,6 +327,17 @@ def _without_empty(labels: LabelMap, data: Dataset) -> LabelMap:
     return LabelMap(tuple(name for name in labels.base if name not in empty), labels.novel)
 
 
+def _refuse_missing(file: Path | None, shots: Dataset) -> None:
+    """A sample of another data set names pictures that are not there."""
+    missing = [path for i in range(len(shots)) if not is_file(path := shots.path(i))]
+    if file is not None and missing:
+        raise UserError(
+            f"{file}: of its {show.count(len(shots), 'picture')} {len(missing):,} cannot be found, "
+            f"{missing[0]} for example.",
+            "Take a sample of this data set (`mini sample`), or put the pictures there.",
+        )
+
+
 def _sample(path: Path, pictures: Path, labels: LabelMap) -> Dataset:
     """The shots of a file. What `mini sample` wrote names pictures below the data's folder."""
     data = arranged(read(path, root=pictures if is_sample(path) else None), labels)
@@ -325,6 +345,7 @@ def _sample(path: Path, pictures: Path, labels: LabelMap) -> Dataset:
     if missing:
         raise UserError(
             f"{path}: there is no shot of {', '.join(missing)}.",
-            "Sample again, with the same novel classes or split.",
+            "Sample again, with the same novel classes or split. A file of the new class alone "
+            "belongs beside the data's own: all COCO files of a folder are one data set.",
         )
     return data

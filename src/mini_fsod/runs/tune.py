@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 
+from mini_fsod import show
 from mini_fsod.data.split import arranged, is_of, with_base_boxes
 from mini_fsod.runs.base import load_stage, onto, take
 from mini_fsod.runs.run import Run
@@ -18,6 +19,7 @@ def tune(run: Run) -> None:
     own, labels = run.config.tune, run.material.labels
     path, saved = load_stage(run, "online", run.config.online.checkpoint, labels.classes)
     if own.data == "none":
+        show.note("tune.data is none: no fine-tuning, the detector of online is the run's")
         take(run, "tune", path, saved, begun)
         return
     detector = onto(saved.detector, run.device).requires_grad_(False)

@@ -17,14 +17,13 @@ from mini_fsod.files import write_bytes
 from mini_fsod.train.step import is_loss
 
 FILE = "log.jsonl"
-LINE_SECONDS = 30  # between lines where there is no terminal to draw a bar on
 
 
 class Log:
     """Of one stage, in its folder. A run that goes on drops what a killed one logged beyond."""
 
     def __init__(self, folder: Path, title: str, start: int, total: int | None) -> None:
-        self._title = title
+        self._title, self._start, self._total = title, start, total
         self._file = _continued(folder / FILE, start)
         self._tensorboard = _tensorboard(folder / "tensorboard", start)
         self._bar = Progress(
@@ -43,6 +42,9 @@ class Log:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
+        if self._start:
+            of = "" if self._total is None else f" of {self._total:,}"
+            show.note(f"{self._title}: goes on behind iteration {self._start:,}{of}")
         if show.err.is_terminal:
             self._stack.enter_context(self._bar)
         return self
@@ -83,7 +85,7 @@ class Log:
             told += f"  {show.duration(left)} left"
         of = "?" if total is None else f"{total:,}"
         self._bar.update(self._task, completed=step, total=total, told=told, of=of)
-        if not show.err.is_terminal and time.monotonic() - self._spoken > LINE_SECONDS:
+        if not show.err.is_terminal and time.monotonic() - self._spoken > show.LINE_SECONDS:
             self._spoken = time.monotonic()
             show.note(f"{self._title} {step:,}/{of}  {told}")
 

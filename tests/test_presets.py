@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mini_fsod.commands import presets as command
-from mini_fsod.config import KEYS, from_file, resolve
+from mini_fsod.config import KEYS, Config, from_file, resolve
 from mini_fsod.demo import NOVEL
 from mini_fsod.demo.scenes import PARTS
 from mini_fsod.errors import UserError
@@ -115,3 +115,33 @@ def test_json_holds_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(result) == list(PRESETS)
     assert result["demo"]["config"] == resolve("demo").model_dump(mode="json")
     assert all(entry["about"] for entry in result.values())
+
+
+@pytest.mark.parametrize("name", ["photos", "demo", "voc-split1-5shot-320-plus"])
+def test_all_keys_of_one_with_what_they_mean(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is a configuration file itself."""
+    command.run_one(name, as_json=False)
+    text = capsys.readouterr().out
+    (tmp_path / "whole.yaml").write_text(text)
+    assert from_file(tmp_path / "whole.yaml") == resolve(name)
+    lines = [line.split("  # ") for line in text.splitlines()]
+    meant = {line[0].strip().partition(":")[0]: line[1] for line in lines if len(line) > 1}
+    assert meant["alpha"] == "Eq. 5"
+    assert meant["start"].startswith("what it begins as: the backbone's own weights, the base")
+    assert meant["keep_pool"] == "the pool's box stays, however sure the teacher is of its own"
+    assert len(text.splitlines()) == 1 + len(KEYS) + 10  # what it is about; sections
+    command.run_one(str(tmp_path / "whole.yaml"), as_json=True)
+    assert json.loads(capsys.readouterr().out) == resolve(name).model_dump(mode="json")
+
+
+def test_every_key_of_mining_says_what_it_means() -> None:
+    """Those that do not are called as everybody calls them."""
+    meanings = command._meanings(Config)
+    silent = {key.rpartition(".")[2] for key in KEYS if not meanings[key]}
+    assert silent == {
+        *("flip", "iterations", "momentum", "weight_decay"),
+        *("discriminator_short_side", "discriminator_normalisation"),
+        "discriminator_stride_in_1x1",
+    }

@@ -59,7 +59,7 @@ EITHER = (
     *((f"{stage}.iterations", f"{stage}.minutes") for stage in TRAINED),
 )
 MOST_BYTES = 1 << 20  # of a file of keys
-FIX = "correct it; mini presets --json shows every key with a value"
+FIX = "correct it; mini presets photos shows every key, and what it means"
 
 # pydantic's findings in words
 PLAIN = {

@@ -168,11 +168,22 @@ def pretrain(
 
 
 @app.command()
-def presets(as_json: AsJson = False) -> None:
-    """List the configurations with a name; --json shows every key of each. Example: mini presets"""
-    from mini_fsod.commands.presets import run
+def presets(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CONFIG",
+            show_default=False,
+            help="Show every key of this one, with what it means: a preset or a YAML file. "
+            "Example: photos",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the configurations with a name, or show all keys of one. Example: mini presets photos"""
+    from mini_fsod.commands.presets import run, run_one
 
-    run(as_json)
+    run(as_json) if source is None else run_one(source, as_json)
 
 
 @app.command()

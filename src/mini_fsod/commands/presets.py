@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Mapping
@@ -11,11 +12,12 @@ from rich.table import Table
 
 from mini_fsod import show
 from mini_fsod.config import Config, resolve
-from mini_fsod.keys import Training
+from mini_fsod.keys import Section, Training
 from mini_fsod.presets import PRESETS
 
 Cells = tuple[str, ...]
 SPLIT = r"(?<=split)\d+"
+COMMENTS = 36  # the column in which they begin
 
 
 def run(as_json: bool) -> None:
@@ -41,6 +43,47 @@ def run(as_json: bool) -> None:
         group = list(names)
         first = group[0] + (f" ... {group[-1]}" if len(group) > 1 else "")
         show.out.print(f"\n[bold]{first}[/]\n{show.plain(about)}", soft_wrap=True)
+
+
+def run_one(source: str, as_json: bool) -> None:
+    """Every key of a preset or a configuration file, as YAML with what it means; what differs from
+    the key's default stands out.
+    """
+    config, meanings = resolve(source), _meanings(Config)
+    if as_json:
+        print(config.model_dump_json())
+        return
+    if source in PRESETS:
+        show.out.print(f"[dim]# {show.plain(PRESETS[source].about)}[/]", soft_wrap=True)
+    path: list[str] = []
+    usual = Config().to_yaml().splitlines()
+    for line, default in zip(config.to_yaml().splitlines(), usual, strict=True):
+        indented = line.lstrip()
+        path = [*path[: (len(line) - len(indented)) // 2], indented.partition(":")[0]]
+        text = show.plain(line) if line == default else f"[bold]{show.plain(line)}[/]"
+        if meaning := meanings.get(".".join(path)):
+            text += f"{' ' * max(2, COMMENTS - len(line))}[dim]# {show.plain(meaning)}[/]"
+        show.out.print(text, soft_wrap=True)
+
+
+def _meanings(section: type[Section], prefix: str = "") -> dict[str, str]:
+    """What stands beside or above each key in keys.py: the one place that says it."""
+    found: dict[str, str] = {}
+    for owner in reversed(section.__mro__[: section.__mro__.index(Section)]):
+        above: list[str] = []
+        for line in inspect.getsource(owner).splitlines():
+            key = re.match(r"    (\w+): [^#]*(?:  # (.*))?$", line)
+            if line.startswith("    # "):
+                above.append(line[6:])
+            elif key and key[1] in section.model_fields:
+                said = " ".join([*above, *filter(None, [key[2]])])
+                found[prefix + key[1]] = said or found.get(prefix + key[1], "")
+            if not line.startswith("    # "):
+                above = []
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            found |= _meanings(field.annotation, f"{prefix}{name}.")
+    return found
 
 
 def _folded(rows: Mapping[str, Cells]) -> dict[str, Cells]:

@@ -132,7 +132,7 @@ class Shots(Section):
     k: Count = 1  # boxes of each class
     seed: Whole = 0  # which sample; not the seed of training
     official: NameOrFile | None = None  # lists instead of a draw: voc, or a file
-    file: Place | None = None  # a sample that mini sample wrote
+    file: Place | None = None  # a sample of mini sample, or any data set, of new classes at least
     subset: str | None = None  # image set to draw from; null: data.train
 
     @check("file")

@@ -311,11 +311,26 @@ def test_what_lies_outside_its_picture_is_no_target(data: Path) -> None:
 
 
 def test_a_file_of_shots_that_lacks_a_class(data: Path, tmp_path: Path) -> None:
-    content = small.pictures(tmp_path / "mine", 2, seed=7)
-    content["annotations"] = [box for box in content["annotations"] if box["category_id"] != 2]
-    (tmp_path / "mine" / "shots.json").write_text(json.dumps(content))
-    with pytest.raises(UserError, match=r"shots\.json: there is no shot of green"):
-        material(data, shots__file=tmp_path / "mine" / "shots.json").check(["transfer"])
+    """Of base classes there are boxes in the data, of new ones there are none."""
+    content = small.pictures(tmp_path / "mine", 4, seed=7)
+    drawn = content["annotations"]
+    path = tmp_path / "mine" / "shots.json"
+
+    def given(without: int) -> Material:
+        left = [box for box in drawn if box["category_id"] != without]
+        path.write_text(json.dumps(content | {"annotations": left}))
+        return material(data, shots__file=path)
+
+    with pytest.raises(UserError, match=r"shots\.json: there is no shot of blue, light"):
+        given(without=3).check(["transfer"])
+    own = given(without=2)
+    own.check(["transfer"])
+    k = len([box for box in drawn if box["category_id"] == 3])
+    assert own.shots_of_a_class == k
+    theirs = [box for box in boxes(own.shots) if box[1] == "green"]
+    assert theirs == [box for box in boxes(material(data, shots__k=k).shots) if box[1] == "green"]
+    assert len(theirs) == k
+    assert len({*own.shots.files}) == len(own.shots)
 
 
 def test_official_lists(tmp_path: Path) -> None:

@@ -71,6 +71,27 @@ def among(few: Dataset, whole: Dataset) -> Dataset:
     )
 
 
+def united(one: Dataset, other: Dataset) -> Dataset:
+    """Images and boxes of both, which have one root and the same classes; an image of both is one.
+
+    Those that only the other has come last.
+    """
+    place = {file: i for i, file in enumerate(one.files)}
+    new = [i for i, file in enumerate(other.files) if file not in place]
+    place |= {other.files[i]: len(one) + n for n, i in enumerate(new)}
+    there = np.array([place[file] for file in other.files], dtype=np.int64)
+    return replace(
+        one,
+        ids=(*one.ids, *(f"shot {other.ids[i]}" for i in new)),
+        files=(*one.files, *(other.files[i] for i in new)),
+        sources=(*one.sources, *(other.sources[i] for i in new)),
+        sizes=np.concatenate([one.sizes, other.sizes[new]]),
+        boxes=one.boxes.joined(replace(other.boxes, image=there[other.boxes.image])),
+        short_ids=(),
+        subsets={},
+    )
+
+
 def with_base_boxes(shots: Dataset, everything: Dataset, labels: LabelMap) -> Dataset:
     """The shots of novel classes, and every base box of their pictures; classes as in `labels`.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset, Floats, Ints
-from mini_fsod.data.split import is_of
+from mini_fsod.data.split import is_of, united
 from mini_fsod.detector.batch import Targets
 from mini_fsod.detector.model import Detector
 from mini_fsod.files import real
@@ -75,28 +75,14 @@ def with_shots(learnt: Learnt, shots: Dataset, labels: LabelMap) -> Learnt:
     An image that is not among the others is added with its shots, and nothing else is known of it.
     Names are those of one root (`data.split.among`).
     """
-    data = learnt.data
-    place = {file: i for i, file in enumerate(data.files)}
-    new = [i for i, file in enumerate(shots.files) if file not in place]
-    place |= {shots.files[i]: len(data) + n for n, i in enumerate(new)}
-    there = np.array([place[file] for file in shots.files], dtype=np.int64)
-    own = shots.boxes.take(shots.boxes.sound)
-    added = np.isin(own.image, new)
-    own = own.take(added | is_of(shots, labels.novel)[shots.boxes.sound])
-    own = replace(own, image=there[own.image])
-    mine, other = pairs_within(learnt.mined.image, own.image)
+    data, boxes = learnt.data, shots.boxes
+    new = ~np.isin(shots.files, data.files)[boxes.image]
+    own = boxes.take(boxes.sound & (is_of(shots, labels.novel) | new))
+    joined = united(data, shots.with_boxes(own))
+    drawn = joined.boxes.take(is_of(joined, labels.novel))
+    mine, other = pairs_within(learnt.mined.image, drawn.image)
     repeats = np.zeros(len(learnt.mined), dtype=np.bool_)
-    repeats[mine[iou(learnt.mined.xywh[mine], own.xywh[other]) >= SAME_OBJECT]] = True
-    joined = replace(
-        data,
-        ids=(*data.ids, *(f"shot {shots.ids[i]}" for i in new)),
-        files=(*data.files, *(shots.files[i] for i in new)),
-        sources=(*data.sources, *(shots.sources[i] for i in new)),
-        sizes=np.concatenate([data.sizes, shots.sizes[new]]),
-        boxes=data.boxes.joined(own),
-        short_ids=(),
-        subsets={},
-    )
+    repeats[mine[iou(learnt.mined.xywh[mine], drawn.xywh[other]) >= SAME_OBJECT]] = True
     return replace(
         learnt, data=joined, mined=learnt.mined.take(~repeats), scores=learnt.scores[~repeats]
     )

@@ -20,7 +20,7 @@ from mini_fsod.data.home import is_sample
 from mini_fsod.data.kshot import balanced_set, draw, training_part
 from mini_fsod.data.official import choose, lists_from_file, voc_lists
 from mini_fsod.data.read import read
-from mini_fsod.data.split import among, arranged, base_set, is_of
+from mini_fsod.data.split import among, arranged, base_set, is_of, united
 from mini_fsod.detector.matching import draw_number
 from mini_fsod.detector.model import Detector
 from mini_fsod.errors import UserError
@@ -82,6 +82,9 @@ class Material:
     @cached_property
     def labels(self) -> LabelMap:
         own, there = self._config.data, self.data.classes
+        # a new class may be known in a file of shots alone
+        if {*own.novel} - {*there} and self._config.shots.file is not None:
+            there = tuple(dict.fromkeys((*there, *self._file_of_shots.classes)))
         named = split_by_name(own.split, there) if own.split else split_by_novel(own.novel, there)
         return _without_empty(named, self.data)
 
@@ -127,7 +130,7 @@ class Material:
         """The balanced K-shot set, its classes in the order of the label map."""
         own = self._config.shots
         if own.file is not None:
-            return among(_sample(own.file, self.data.root, self.labels), self.data)
+            return self._with_base_shots(among(self._file_of_shots, self.data))
         if own.official is None:
             data = self.train if own.subset is None else self.data.subset(own.subset)
             chosen = draw(data, self.labels, own.k, own.seed)
@@ -142,6 +145,31 @@ class Material:
         for line in chosen.notes:
             show.note(line)
         return arranged(balanced_set(data, chosen), self.labels)
+
+    @cached_property
+    def _file_of_shots(self) -> Dataset:
+        """What `mini sample` wrote names pictures below the data's folder; others, beside it."""
+        path = self._config.shots.file
+        assert path is not None  # who asks has looked
+        return read(path, root=self.data.root if is_sample(path) else None)
+
+    def _with_base_shots(self, given: Dataset) -> Dataset:
+        """The shots of a file, and drawn ones of base classes that it leaves out."""
+        own, labels = self._config.shots, self.labels
+        shots = arranged(given, labels)
+        number = np.bincount(shots.boxes.label[is_target(shots)], minlength=len(labels.classes))
+        missing = [name for name, n in zip(labels.classes, number, strict=True) if not n]
+        if {*missing} & {*labels.novel}:
+            raise UserError(
+                f"{own.file}: there is no shot of {', '.join(missing)}.",
+                "Sample again, with the same novel classes or split.",
+            )
+        if not missing:
+            return shots
+        k = int(number[len(labels.base) :].min())
+        show.note(f"{own.file}: has no {', '.join(missing)}; {k} of each are drawn from the data")
+        drawn = draw(self.train, LabelMap(tuple(missing), ()), k, own.seed)
+        return united(shots, arranged(balanced_set(self.train, drawn), labels))
 
     @cached_property
     def shots_of_a_class(self) -> int:
@@ -336,16 +364,3 @@ def _refuse_missing(file: Path | None, shots: Dataset) -> None:
             f"{missing[0]} for example.",
             "Take a sample of this data set (`mini sample`), or put the pictures there.",
         )
-
-
-def _sample(path: Path, pictures: Path, labels: LabelMap) -> Dataset:
-    """The shots of a file. What `mini sample` wrote names pictures below the data's folder."""
-    data = arranged(read(path, root=pictures if is_sample(path) else None), labels)
-    missing = [name for name in labels.classes if not is_of(data, (name,))[is_target(data)].any()]
-    if missing:
-        raise UserError(
-            f"{path}: there is no shot of {', '.join(missing)}.",
-            "Sample again, with the same novel classes or split. A file of the new class alone "
-            "belongs beside the data's own: all COCO files of a folder are one data set.",
-        )
-    return data

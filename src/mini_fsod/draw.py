@@ -55,7 +55,7 @@ def draw_boxes(
     # By the longer side, so that pictures of one sheet get one size of text; not for thin strips.
     side = min(max(drawn.size), 3 * min(drawn.size))
     line = max(1, round(side / 160))
-    font = font_for(max(10, round(side / 22)), *captions)
+    font = font_for(max(10, round(8 + side / 45)), *captions)  # large ones need not shout
     frames = [_frame(box, drawn.size, line) for box in boxes.tolist()]
     for k, frame in enumerate(frames):
         if frame:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from io import BytesIO
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from mini_fsod.labels import LabelMap
 from mini_fsod.predict import Picture, Prediction, Unreadable, pictures_of, predict, upright
 
 SCORE = 0.5  # the least score in the table and in drawings
+READABLE = 800  # pixels: drawings of smaller pictures are enlarged, captions would hide them
 
 KEPT_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".avif")
 SOFTWARE, DRAWN = 0x0131, "mini predict"  # EXIF tag and its value in drawings
@@ -166,9 +168,14 @@ def _is_drawing(path: Path) -> bool:
 
 def _draw(prediction: Prediction, labels: LabelMap, target: Path) -> None:
     novel = [name in labels.novel for name in prediction.names]
+    picture = upright(prediction.path)
+    times = min(ceil(READABLE / max(picture.size)), 4) if prediction.names else 1
+    if times > 1:
+        size = (times * picture.width, times * picture.height)
+        picture = picture.resize(size, Image.Resampling.LANCZOS)
     drawn = draw_boxes(
-        upright(prediction.path),
-        prediction.xyxy,
+        picture,
+        times * prediction.xyxy,
         [
             f"{name} {prediction.scores[n]:.2f}" if novel[n] or n < MANY_BOXES else ""
             for n, name in enumerate(prediction.names)

@@ -144,3 +144,11 @@ def test_a_file_that_does_not_fit_is_told(tmp_path: Path, change: str, words: st
     torch.save({"conv1.weight" if change == "shape" else "stem": weight}, tmp_path / "net.pth")
     with pytest.raises(UserError, match=words):
         make_backbone(BackboneSettings("resnet18"), tmp_path / "net.pth")
+
+
+def test_a_detector_is_no_backbone(tmp_path: Path) -> None:
+    net = TorchvisionResNet(_block(), [2, 2, 2, 2])
+    state = {f"backbone.{name}": value for name, value in net.state_dict().items()}
+    torch.save(state, tmp_path / "detector.pth")
+    with pytest.raises(UserError, match="a detector, not the weights of a backbone"):
+        make_backbone(BackboneSettings("resnet18"), tmp_path / "detector.pth")

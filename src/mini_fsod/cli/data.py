@@ -113,7 +113,7 @@ def evaluate(
         typer.Option(
             show_default=False,
             help="COCO results of any tool; several files: mean and 95 % interval. "
-            "Example: --detections dets.json",
+            "Example: --detections seed0.json --detections seed1.json",
         ),
     ],
     metric: Annotated[

@@ -149,7 +149,8 @@ def _torchvision_resnet(settings: BackboneSettings, weights: str | Path | None) 
         except OSError as error:
             raise UserError(
                 f"The weights {weights} of {settings.name} could not be fetched: {error}.",
-                "Give a .safetensors or .pth file instead (detector.weights, mine.discriminator).",
+                "Give a .safetensors or .pth file instead (detector.weights, mine.discriminator), or "
+                "train from nothing: detector.weights=null detector.norm=group.",
             ) from error
         net.load_state_dict(state)
     if settings.stride_in_1x1:
@@ -262,6 +263,11 @@ def _load(net: nn.Module, path: Path) -> None:
     except RuntimeError as error:
         raise UserError(f"{path}: the weights do not fit: {error}", "Check backbone.") from error
     missing = [m for m in missing if not m.endswith("num_batches_tracked") and m[:3] != "fc."]
+    if missing and any(name.startswith("backbone.") for name in unexpected):
+        raise UserError(
+            f"{path}: a detector, not the weights of a backbone.",
+            "A run begins with a trained detector by base.checkpoint.",
+        )
     if missing:
         raise UserError(
             f"{path}: {len(missing)} tensors are missing, the first is {missing[0]}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from mini_fsod import checkpoint
+from mini_fsod import checkpoint, show
 from mini_fsod.config import Config
 from mini_fsod.detector.model import Detector, build
 from mini_fsod.detector.settings import (
@@ -37,6 +37,8 @@ def base(run: Run) -> None:
         take(run, "base", *load_base(run), begun)
         return
     labels = LabelMap(run.material.labels.base, ())
+    if config.detector.weights is None and config.detector.norm == "frozen":
+        show.note("from random weights frozen BatchNorm learns little: set detector.norm to group")
     torch.manual_seed(config.seed)
     detector = onto(new_detector(config, len(labels.classes)), run.device)
     data = run.material.base

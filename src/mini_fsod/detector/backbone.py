@@ -149,8 +149,8 @@ def _torchvision_resnet(settings: BackboneSettings, weights: str | Path | None) 
         except OSError as error:
             raise UserError(
                 f"The weights {weights} of {settings.name} could not be fetched: {error}.",
-                "Give a .safetensors or .pth file instead (detector.weights, mine.discriminator), or "
-                "train from nothing: detector.weights=null detector.norm=group.",
+                "Give a .safetensors or .pth file instead (detector.weights, mine.discriminator). "
+                "Or train from nothing: detector.weights=null detector.norm=group.",
             ) from error
         net.load_state_dict(state)
     if settings.stride_in_1x1:

@@ -214,6 +214,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], small.Hook]:
     return ticking
 
 
+def test_slow_iterations_are_told(
+    tmp_path: Path, clock: Callable[..., small.Hook], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And minutes are kept: without a GPU five of them may last for many."""
+    budget = {"iterations": None, "minutes": 1}
+    _, trained = run(tmp_path, clock(10), **budget)
+    assert "an iteration takes 10 s here. Smaller is faster" in capsys.readouterr().err
+    assert trained.seconds == 60
+    assert trained.iterations == 6
+
+
 def test_minutes_become_a_number(tmp_path: Path, clock: Callable[..., small.Hook]) -> None:
     """Half a minute: settled after 15 s, at iteration 30 of 0.5 s each; 30 + 15 s * 2 are 60."""
     budget = {"iterations": None, "minutes": 0.5}

@@ -73,6 +73,10 @@ def run(
         f"{shots} of each of {each} ({source}), seed {seed}"
     )
     show.note(f"sha256 {digest}")
+    hidden = [(name, int(is_of(data, (name,)).sum()) - shots) for name in labels.novel]
+    if any(left > 0 for _, left in hidden):
+        told = ", ".join(f"{name} {left:,}" for name, left in hidden if left > 0)
+        show.note(f"boxes that a run hides from training, to judge what is mined: {told}")
 
 
 def _lists(official: str, seed: int) -> tuple[Lists, bool]:

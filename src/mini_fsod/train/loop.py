@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from mini_fsod import show
 from mini_fsod.errors import UserError
 from mini_fsod.train import state as states
 from mini_fsod.train.distributed import (
@@ -33,6 +34,8 @@ from mini_fsod.train.schedule import fitting_iterations, may_settle, rate_at
 from mini_fsod.train.step import Inputs, Losses, Step, make_optimiser
 
 LOOK = {"cuda": 50}  # iterations between looks; elsewhere the host waits anyway
+SLOW = 5  # seconds an iteration
+SMALLER = "Smaller is faster: views.short and long, batch, detector.backbone=resnet18; or a GPU."
 LOOK_ELSEWHERE = 5
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -133,8 +136,13 @@ def train(
             optimiser.param_groups[0]["lr"].fill_(rate)
             if average is not None and recipe.ema is not None:
                 average.decay.fill_(warmed_decay(run.step, recipe.ema, recipe.ema_growth))
+            started = time.perf_counter()
             recent.append(step(next(batches)).clone())
             run.step += 1
+            took = time.perf_counter() - started
+            if took > SLOW and every == LOOK_ELSEWHERE and team.world == 1 and watch is None:
+                every = 1  # people, and a budget of minutes, would wait long for the first look
+                show.note(f"{title}: an iteration takes {show.duration(took)} here. {SMALLER}")
             ends = run.step == run.total
             if run.step % every and not ends:
                 continue

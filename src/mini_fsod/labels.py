@@ -81,8 +81,9 @@ def split_by_novel(novel: Sequence[str], classes: Sequence[str]) -> LabelMap:
     unknown = [n for n in novel if n not in classes]
     if unknown:
         hints = "; ".join(f'"{n}".{nearest(n, classes)}' for n in unknown)
-        there = f"Classes there: {', '.join(classes)}." if classes else "The data names no classes."
-        raise UserError(f"No such class in the data: {hints}", there)
+        there = f"Classes there: {', '.join(classes)}." if classes else "It has no boxes at all."
+        fix = "A class with boxes in a file of its own: shots.file, in a configuration."
+        raise UserError(f"No such class in the data: {hints}", f"{there} {fix}")
     return LabelMap(tuple(c for c in classes if c not in novel), tuple(novel))
 
 

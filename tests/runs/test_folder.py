@@ -84,7 +84,8 @@ def test_a_changed_configuration_is_told(
     with pytest.raises(UserError) as told:
         folder.refuse_stale(tmp_path, config(*sets), first)
     assert f"not the one of {stages} run here: {keys} changed." in told.value.what
-    assert told.value.fix == f"Repeat with --from {fix}, or choose another folder with --out."
+    assert told.value.fix.startswith(f"Repeat with --from {fix}, choose another folder with --out,")
+    assert told.value.fix.endswith(f"mini run {tmp_path / 'config.yaml'} -o {tmp_path}")
 
 
 @pytest.mark.parametrize(

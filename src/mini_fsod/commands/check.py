@@ -86,7 +86,7 @@ def roles(
         labels = label_map(data.classes, split, novel)
         empty = [one for one in labels.novel if not is_of(data, (one,)).any()]
         what = "there is not a single box of it"
-        fix = "draw some, or leave it out of the novel classes"
+        fix = "draw boxes of it in some pictures, or leave it out of the novel classes"
         return labels, [Problem("novel-empty", name, f"class {one}", what, fix) for one in empty]
     except UserError as error:
         record = "--split" if split else "--novel"

@@ -73,7 +73,8 @@ def refuse_stale(out: Path, config: Config, first: str | None) -> None:
         raise UserError(
             f"{out}: the configuration is not the one of {' and '.join(stale)}, which "
             f"{'was' if len(stale) == 1 else 'were'} run here: {keys} changed.",
-            f"Repeat with --from {stale[0]}, or choose another folder with --out.",
+            f"Repeat with --from {stale[0]}, choose another folder with --out, or go on as it was: "
+            f"mini run {out / CONFIG} -o {out}",
         )
 
 

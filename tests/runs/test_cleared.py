@@ -88,6 +88,19 @@ def test_a_repetition_that_was_begun_goes_on(data: Path, copied: Path) -> None:
     assert small.json_of(copied / "results.json")["stages"]["transfer"]["iterations"] == 3
 
 
+def test_more_is_repeated_than_was_begun(data: Path, copied: Path) -> None:
+    cleared.put_away(copied, ["transfer"])
+    folder.prepare(copied, config(data, transfer__iterations=3), "transfer")
+    (copied / "transfer").mkdir()
+    (copied / "transfer" / folder.PROGRESS).write_bytes(b"half of it")
+    base = (copied / "base" / "checkpoint.safetensors").read_bytes()
+    other = {"detector__backbone": "resnet18", "detector__norm": "frozen"}
+    with pytest.raises(UserError, match=r"nothere\.pth"):
+        wrong = config(data, detector__weights="nothere.pth", **other)
+        stages.run(wrong, copied, first="base", last="transfer")
+    assert (copied / "base" / "checkpoint.safetensors").read_bytes() == base
+
+
 @pytest.mark.parametrize("moved", [0, 1, 2])
 def test_a_kill_while_it_is_brought_back(copied: Path, moved: int) -> None:
     before = contents(copied)

@@ -16,11 +16,11 @@ from mini_fsod import show
 from mini_fsod.config import STAGES
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_file, is_folder, write_bytes
-from mini_fsod.runs import extra, folder, inputs
+from mini_fsod.runs import extra, folder
+from mini_fsod.runs.cleared import FILES
 from mini_fsod.runs.mine import CANDIDATES
 
 BEFORE, FORMER = ".before", ".former"
-FILES = (folder.CONFIG, inputs.NAME, folder.RESULTS)
 MINED = STAGES[STAGES.index("mine") :]  # the pool, and what is made of it
 
 

@@ -19,11 +19,14 @@ FILES = (folder.CONFIG, inputs.NAME, folder.RESULTS)
 
 
 def put_away(out: Path, stages: Sequence[str]) -> None:
-    """Those of them that are finished. What lies there from a repetition that was begun stays."""
+    """Those of them that are finished. What lies there from a repetition that was begun stays, if
+    nothing finished has come since.
+    """
     place = out / CLEARED
     finished = [stage for stage in stages if is_file(out / stage / folder.METRICS)]
-    if not finished or is_there(out):
+    if not finished:
         return
+    drop(out)
     try:
         place.mkdir()
         for name in FILES:

@@ -95,8 +95,8 @@ def test_more_is_repeated_than_was_begun(data: Path, copied: Path) -> None:
     (copied / "transfer" / folder.PROGRESS).write_bytes(b"half of it")
     base = (copied / "base" / "checkpoint.safetensors").read_bytes()
     other = {"detector__backbone": "resnet18", "detector__norm": "frozen"}
+    wrong = config(data, detector__weights="nothere.pth", **other)
     with pytest.raises(UserError, match=r"nothere\.pth"):
-        wrong = config(data, detector__weights="nothere.pth", **other)
         stages.run(wrong, copied, first="base", last="transfer")
     assert (copied / "base" / "checkpoint.safetensors").read_bytes() == base
 

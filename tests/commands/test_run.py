@@ -137,7 +137,7 @@ def test_a_changed_configuration(mini: Any, data: Path, finished: Path) -> None:
     words = small.words(data, finished, **SHORT | {"transfer__iterations": 3})
     refused(
         mini(*words), "the one of transfer, which was run here: transfer.iterations changed",
-        "Repeat with --from transfer, or choose another folder with --out",
+        "Repeat with --from transfer, choose another folder with --out",
     )  # fmt: skip
 
 

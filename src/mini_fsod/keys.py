@@ -275,7 +275,7 @@ class Mine(Section):
     most: Count = 300  # N of the paper: the most that are kept of a class, where it is adaptive
     # more, as long as the mean detector score of the best of a class is this; where it is adaptive
     expected: Share | None = None
-    tau: Annotated[Positive, Field(le=1)] = 1.0  # Eq. 3; scores stay below 1
+    tau: Annotated[Positive, Field(le=1)] = 1.0  # Eq. 3; so scores are at most 1
     # none; a file or a name of torchvision's or timm's
     discriminator: NameOrFile = "none"
     discriminator_short_side: Count = 800

@@ -5,8 +5,9 @@ import sys
 import pytest
 
 from mini_fsod.errors import UserError
+from mini_fsod.eval import coco
 from mini_fsod.eval.detections import Detections
-from mini_fsod.eval.score import score
+from mini_fsod.eval.score import COCO_ALONE, NAMES, score
 from mini_fsod.labels import LabelMap
 
 BOX = [0, 0, 10, 10]
@@ -98,3 +99,8 @@ voc.class_ap(NO_BOXES, Detections.of([], [], [], []), 1, eleven_points=True)
 sys.exit("faster_coco_eval" in sys.modules or "torch" in sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_names_of_all_figures() -> None:
+    assert ("AP50", *COCO_ALONE) == FIGURES == tuple(coco.FIGURES)
+    assert len({*NAMES}) == 3 * len(FIGURES)

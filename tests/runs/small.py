@@ -14,8 +14,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import torch
 from PIL import Image, ImageDraw
 
+from mini_fsod.config import resolve
+from mini_fsod.runs.material import Material
+
+CPU = torch.device("cpu")
 COLOURS = {"red": (200, 30, 30), "green": (30, 180, 30), "blue, light": (120, 160, 250)}
 CLASSES = tuple(COLOURS)
 NOVEL = CLASSES[2]
@@ -175,3 +180,16 @@ def process(
 def json_of(path: Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(path.read_bytes())
     return content
+
+
+def material(root: Path, device: torch.device = CPU, **changes: object) -> Material:
+    """What a run of this data set works on."""
+    source = root.parent / "small.yaml"
+    source.touch()
+    return Material(resolve(str(source), sets(root, **changes)), device)
+
+
+def rewrite(path: Path, change: Any) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))

@@ -10,27 +10,18 @@ import pytest
 import torch
 
 import tiny
-from mini_fsod.config import resolve
 from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset
-from mini_fsod.data.split import arranged, with_base_boxes
 from mini_fsod.errors import UserError
 from mini_fsod.feed.batches import Schedule
-from mini_fsod.mining.retraining import Learnt, with_shots
 from mini_fsod.runs import material as room
-from mini_fsod.runs.material import Material, inputs_from
+from mini_fsod.runs.material import inputs_from
 from mini_fsod.runs.material import testing_part as scored_part
 from mini_fsod.train.distributed import Team
 from runs import small
+from runs.small import material, rewrite
 
 CPU = torch.device("cpu")
 NOVEL = small.NOVEL
-
-
-def material(root: Path, device: torch.device = CPU, **changes: object) -> Material:
-    source = root.parent / "small.yaml"
-    source.touch()
-    config = resolve(str(source), small.sets(root, **changes))
-    return Material(config, device)
 
 
 def stems(data: Dataset) -> list[str]:
@@ -40,12 +31,6 @@ def stems(data: Dataset) -> list[str]:
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     return small.write_data(tmp_path / "data")
-
-
-def rewrite(path: Path, change: Any) -> None:
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
 
 
 # Classes
@@ -162,61 +147,7 @@ def test_no_base_class(data: Path) -> None:
         own.check(["base"])
 
 
-# Shots
-
-
-def test_shots_are_drawn_from_the_training_images(data: Path) -> None:
-    own = material(data, shots__k=2)
-    assert np.bincount(own.shots.boxes.label).tolist() == [2, 2, 2]
-    assert own.shots.classes == small.CLASSES
-    assert set(own.shots.files) <= set(own.train.files)
-    other = material(data, shots__k=2, shots__seed=1)
-    assert {*map(tuple, other.shots.boxes.xywh)} != {*map(tuple, own.shots.boxes.xywh)}
-    elsewhere = material(data, shots__subset="test")
-    assert elsewhere.test is not None
-    assert set(elsewhere.shots.files) <= set(elsewhere.test.files)
-
-
-def test_too_few_boxes_are_told_before_anything_runs(data: Path) -> None:
-    own = material(data, shots__k=50)
-    with pytest.raises(UserError, match='Too few boxes for 50 shots: "red" has'):
-        own.check(["base", "transfer"])
-    own.check(["base"])  # which needs none
-    oracle = {"online__oracle": "true", "online__teacher": "false"}
-    own = material(data, shots__k=50, **oracle)
-    own.check(["online"])
-    with pytest.raises(UserError, match="Too few boxes for 50 shots"):
-        own.check(["online", "tune"])
-    with pytest.raises(UserError, match="Too few boxes for 50 shots"):
-        material(data, shots__k=50, online__shots="true", **oracle).check(["online"])
-    material(data, shots__k=50, tune__data="none", **oracle).check(["online", "tune"])
-
-
-@pytest.mark.parametrize("layout", small.WRITE)
-def test_shots_that_mini_sample_wrote(tmp_path: Path, mini: Any, layout: str) -> None:
-    root = small.WRITE[layout](tmp_path / "data")
-    out = tmp_path / "elsewhere" / "shots.json"
-    code, _, err = mini("sample", root, "--novel", "red", "--shots", 2, "-o", out)
-    assert code == 0, err
-    own = material(root, data__novel="red", shots__file=out, shots__k=2)
-    drawn = material(root, data__novel="red", shots__k=2)
-    assert boxes(own.shots) == boxes(drawn.shots)
-    assert own.shots.classes == own.labels.classes
-    assert set(own.shots.files) <= set(own.data.files)  # no second cache of them
-
-
-def boxes(data: Dataset) -> list[tuple[str, str, tuple[float, ...]]]:
-    rows = zip(data.boxes.image, data.boxes.label, data.boxes.xywh, strict=True)
-    return sorted((data.files[i], data.classes[c], tuple(box.round(3))) for i, c, box in rows)
-
-
-def test_a_sample_of_another_data_set(data: Path, tmp_path: Path, mini: Any) -> None:
-    """Told before anything runs."""
-    other = small.write_yolo(tmp_path / "yolo")
-    out = tmp_path / "shots.json"
-    assert mini("sample", other, "--novel", "red", "--shots", 2, "-o", out)[0] == 0
-    with pytest.raises(UserError, match=r"shots\.json: of its \d pictures \d cannot be found"):
-        material(data, data__novel="red", shots__file=out).check(["base", "transfer"])
+# Targets
 
 
 def test_boxes_that_cannot_be_learnt_are_told(
@@ -229,62 +160,6 @@ def test_boxes_that_cannot_be_learnt_are_told(
     rewrite(data / "annotations" / "train.json", spoil)
     _ = material(data).train
     assert "2 boxes without area or outside of the picture left out" in capsys.readouterr().err
-
-
-def test_a_file_of_shots_with_pictures_of_its_own(data: Path, tmp_path: Path) -> None:
-    content = small.pictures(tmp_path / "mine", 3, seed=7)
-    (tmp_path / "mine" / "shots.json").write_text(json.dumps(content))
-    own = material(data, shots__file=tmp_path / "mine" / "shots.json")
-    assert all(own.shots.path(i).parent == tmp_path / "mine" for i in range(3))
-    batches, sizes = own.batches(own.shots)
-    plan = Schedule(sizes, 3, (64,), 96, seed=0).plan(0)
-    assert next(iter(batches([plan]))).images.shape[:2] == (3, 3)
-
-
-def test_pictures_of_the_same_name_are_not_the_same(data: Path, tmp_path: Path) -> None:
-    """Base boxes of the data's own pictures are not taught on others that are called alike; those
-    of a picture that is the data's own, seen from another folder, are.
-    """
-    other = tmp_path / "other"
-    content = small.pictures(other / "train", 3, seed=7)
-    for image in content["images"]:
-        image["file_name"] = f"train/{image['file_name']}"
-    theirs = material(data).data.path(3)
-    (other / "linked.png").symlink_to(theirs)
-    content["images"].append({"id": 99, "file_name": "linked.png", "width": 72, "height": 48})
-    (other / "shots.json").write_text(json.dumps(content))
-    own = material(data, shots__file=other / "shots.json")
-    shots, everything = own.shots, arranged(own.data, own.labels)
-    assert {*shots.files[:3]} == {str(other / "train" / f"{n}.png") for n in range(3)}
-    assert {*shots.files[:3]}.isdisjoint(everything.files)
-    assert Path(shots.files[3]).name == theirs.name
-    taught = with_base_boxes(shots, everything, own.labels)
-    there = [box for box in boxes(everything) if box[0] == shots.files[3] and box[1] != NOVEL]
-    assert boxes(taught) == sorted([*boxes(shots), *there])
-    assert len(there) > 0
-    learnt = with_shots(Learnt(everything, NO_BOXES, np.zeros(0), NO_BOXES), shots, own.labels)
-    assert len(learnt.data) == len(everything) + 3
-    assert all(Path(learnt.data.path(i)).exists() for i in range(len(learnt.data)))
-
-
-def test_a_file_of_shots_says_how_many_there_are(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert material(data, shots__k=2).shots_of_a_class == 2
-    shots = tmp_path / "shots.json"
-    shots.write_bytes((data / "annotations" / "train.json").read_bytes())
-    rewrite(
-        shots,
-        lambda content: [
-            i.update(file_name=f"data/train/{i['file_name']}") for i in content["images"]
-        ],
-    )
-    capsys.readouterr()
-    own = material(data, shots__file=shots, shots__k=2)
-    assert own.shots_of_a_class == 5
-    assert "has 5 boxes of a class: shots.k, 2, is idle" in " ".join(
-        capsys.readouterr().err.split()
-    )
 
 
 def test_what_lies_outside_its_picture_is_no_target(data: Path) -> None:
@@ -308,44 +183,6 @@ def test_what_lies_outside_its_picture_is_no_target(data: Path) -> None:
     found = material(data).train
     assert found.sizes[0].tolist() == [64, 64]
     assert room.is_target(found).tolist() == [False] * 4 + [True] * 2
-
-
-def test_a_file_of_shots_that_lacks_a_class(data: Path, tmp_path: Path) -> None:
-    """Of base classes there are boxes in the data, of new ones there are none."""
-    content = small.pictures(tmp_path / "mine", 4, seed=7)
-    drawn = content["annotations"]
-    path = tmp_path / "mine" / "shots.json"
-
-    def given(without: int) -> Material:
-        left = [box for box in drawn if box["category_id"] != without]
-        path.write_text(json.dumps(content | {"annotations": left}))
-        return material(data, shots__file=path)
-
-    with pytest.raises(UserError, match=r"shots\.json: there is no shot of blue, light"):
-        given(without=3).check(["transfer"])
-    own = given(without=2)
-    own.check(["transfer"])
-    k = len([box for box in drawn if box["category_id"] == 3])
-    assert own.shots_of_a_class == k
-    theirs = [box for box in boxes(own.shots) if box[1] == "green"]
-    assert theirs == [box for box in boxes(material(data, shots__k=k).shots) if box[1] == "green"]
-    assert len(theirs) == k
-    assert len({*own.shots.files}) == len(own.shots)
-
-
-def test_official_lists(tmp_path: Path) -> None:
-    root = small.write_voc(tmp_path / "data")
-    lists = tmp_path / "lists.json"
-    of = {"red": ["trainval0"], "green": ["trainval1"], NOVEL: ["trainval2"]}
-    lists.write_text(json.dumps({"0": {"1": of}, "1": {"1": of | {"red": ["trainval6"]}}}))
-    own = material(root, shots__official=lists)
-    assert stems(own.shots) == ["trainval0", "trainval1", "trainval2"]
-    assert [own.labels.classes[c] for c in own.shots.boxes.label] == ["red", "green", NOVEL]
-    assert "trainval6" in stems(material(root, shots__official=lists, shots__seed=1).shots)
-    with pytest.raises(UserError, match="no official lists of 3 shots"):
-        material(root, shots__official=lists, shots__k=3).check(["transfer"])
-    with pytest.raises(UserError, match="do not know the classes green, red"):
-        material(root, shots__official="voc").check(["transfer"])
 
 
 # Batches

@@ -45,7 +45,7 @@ def run(place: Path, sets: Sequence[str], extra: Path | None = None) -> None:
         _look_before(config, place)
         with again.aside(place):
             run_into(config, place, "mine", "mine", aside=True)
-        cleared.drop(place)  # was made of a former pool
+        cleared.drop(place)  # what lies there was made of a former pool
     for part in (place / "mine", place / "mine" / EXTRA):
         if is_file(part / "thresholds.json"):
             show.table(class_table(part))

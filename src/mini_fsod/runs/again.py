@@ -15,9 +15,9 @@ from pathlib import Path
 from mini_fsod import show
 from mini_fsod.config import STAGES
 from mini_fsod.errors import UserError
-from mini_fsod.files import is_file, is_folder, write_bytes
+from mini_fsod.files import is_file, is_folder
 from mini_fsod.runs import extra, folder
-from mini_fsod.runs.cleared import FILES
+from mini_fsod.runs.cleared import bring_back, set_aside
 from mini_fsod.runs.mine import CANDIDATES
 
 BEFORE, FORMER = ".before", ".former"
@@ -28,13 +28,7 @@ MINED = STAGES[STAGES.index("mine") :]  # the pool, and what is made of it
 def aside(out: Path) -> Iterator[None]:
     """Mine again in here."""
     try:
-        (out / BEFORE).mkdir()
-        for name in FILES:
-            if is_file(out / name):
-                shutil.copy2(out / name, out / BEFORE / name)
-        for stage in MINED:
-            if is_folder(out / stage):
-                (out / stage).rename(out / BEFORE / stage)
+        set_aside(out, out / BEFORE, MINED)
     except OSError as error:
         if is_folder(out / BEFORE):
             _put_back(out)
@@ -83,21 +77,10 @@ def _content(path: Path) -> bytes | None:
 
 
 def _put_back(out: Path) -> None:
-    """The pool last: as long as its figures are not there, a kill leads here again. Stages that
-    were not moved yet are still in their place.
-    """
-    before = out / BEFORE
-    if is_folder(before / "mine"):
+    """The pool goes last: as long as its figures are not there a kill leads here again."""
+    if is_folder(out / BEFORE / "mine"):
         (out / "mine" / folder.METRICS).unlink(missing_ok=True)
-    for name in FILES:
-        if is_file(before / name):
-            write_bytes(out / name, (before / name).read_bytes())
-    for stage in reversed(MINED):
-        if is_folder(before / stage):
-            if is_folder(out / stage):
-                shutil.rmtree(out / stage)
-            (before / stage).rename(out / stage)
-    shutil.rmtree(before)
+    bring_back(out, out / BEFORE, MINED)
 
 
 def _clear(out: Path) -> None:

@@ -18,6 +18,32 @@ CLEARED = ".cleared"
 FILES = (folder.CONFIG, inputs.NAME, folder.RESULTS)
 
 
+def set_aside(out: Path, place: Path, stages: Sequence[str]) -> None:
+    """Stages into another folder, with a copy of what tells how they came about."""
+    place.mkdir()
+    for name in FILES:
+        if is_file(out / name):
+            shutil.copy2(out / name, place / name)
+    for stage in stages:
+        if is_folder(out / stage):
+            (out / stage).rename(place / stage)
+
+
+def bring_back(out: Path, place: Path, stages: Sequence[str]) -> None:
+    """The first stage last: as long as it lies there, whoever finds it after a kill comes here.
+    Stages that were not set aside yet are still in their place.
+    """
+    for name in FILES:
+        if is_file(place / name):
+            write_bytes(out / name, (place / name).read_bytes())
+    for stage in reversed(stages):
+        if is_folder(place / stage):
+            if is_folder(out / stage):
+                shutil.rmtree(out / stage)
+            (place / stage).rename(out / stage)
+    shutil.rmtree(place)
+
+
 def put_away(out: Path, stages: Sequence[str]) -> None:
     """Those of them that are finished. What lies there from a repetition that was begun stays, if
     nothing finished has come since.
@@ -28,12 +54,7 @@ def put_away(out: Path, stages: Sequence[str]) -> None:
         return
     drop(out)
     try:
-        place.mkdir()
-        for name in FILES:
-            if is_file(out / name):
-                shutil.copy2(out / name, place / name)
-        for stage in finished:
-            (out / stage).rename(place / stage)
+        set_aside(out, place, finished)
     except OSError as error:
         raise UserError(
             f"{error.filename or out}: cannot be cleared away ({error.strerror}).",
@@ -54,14 +75,7 @@ def settle(out: Path) -> None:
     if not stages or is_file(out / stages[0] / folder.METRICS):
         drop(out)
     elif not folder.has_begun(out / stages[0]):
-        for name in FILES:
-            if is_file(place / name):
-                write_bytes(out / name, (place / name).read_bytes())
-        for stage in reversed(stages):  # the first one last: a kill in between leads here again
-            if is_folder(out / stage):
-                shutil.rmtree(out / stage)
-            (place / stage).rename(out / stage)
-        shutil.rmtree(place)
+        bring_back(out, place, stages)
         show.note(f"{' and '.join(stages)} {'is' if len(stages) == 1 else 'are'} as before")
 
 

@@ -34,9 +34,9 @@ from mini_fsod.train.schedule import fitting_iterations, may_settle, rate_at
 from mini_fsod.train.step import Inputs, Losses, Step, make_optimiser
 
 LOOK = {"cuda": 50}  # iterations between looks; elsewhere the host waits anyway
+LOOK_ELSEWHERE = 5
 SLOW = 5  # seconds an iteration
 SMALLER = "Smaller is faster: views.short and long, batch, detector.backbone=resnet18; or a GPU."
-LOOK_ELSEWHERE = 5
 
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -108,6 +108,18 @@ def test_tables_worked_by_hand(tmp_path: Path) -> None:
     assert "TFA Base: the paper's table ``Effectiveness of each components''." in caption
 
 
+def test_rows_of_one_table_of_the_paper_are_told_together(tmp_path: Path) -> None:
+    names = ("TFA Base", "+TFA Mining")
+    rows = tuple(Row(n, (f"seed={len(n)}",), paper=(("tab:component", n),)) for n in names)
+    study = fake.study(rows=rows, shots=(1, 5), seeds=(0,))
+    cells: dict[Cell, tuple[float | None, float]] = {
+        Cell(n, 1, k, 0): (10.0, 70.0) for n in names for k in (1, 5)
+    }
+    text = tables.write(tmp_path, study, finished(tmp_path, cells, study))
+    assert text.count("the paper's table") == 1
+    assert "\nTFA Base, +TFA Mining: the paper's table " in text
+
+
 def test_an_interval_where_each_seed_has_its_own_result(tmp_path: Path) -> None:
     """Also where that is handed on to another row; what all seeds share is one result."""
     rows = (

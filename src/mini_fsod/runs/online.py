@@ -101,7 +101,15 @@ def _student(run: Run) -> tuple[Detector, str | float | None]:
     if own.start == "weights":
         detector = new_detector(config, len(labels.classes), iou_branch=own.iou_branch)
         return onto(detector, run.device), config.detector.weights
-    if own.start == "base":
+    if own.start == "features":
+        _, saved = load_base(run)
+        settings = replace(
+            saved.detector.settings, num_classes=len(labels.classes), iou_branch=own.iou_branch
+        )
+        detector = Detector(settings)
+        detector.backbone.load_state_dict(saved.detector.backbone.state_dict())
+        detector.fpn.load_state_dict(saved.detector.fpn.state_dict())
+    elif own.start == "base":
         _, saved = load_base(run)
         base = onto(saved.detector, run.device)
         detector = widened(base, labels, config.seed, "linear", own.iou_branch)

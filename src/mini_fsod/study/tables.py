@@ -201,14 +201,12 @@ def notes(content: Content, split: int | None) -> list[str]:
         lines = [f"In percent; mean ± half width of the 95 % interval (Student's t) over {over}."]
     if len(done) < len(cells):
         lines.append(f"{len(done)} of {len(cells)} runs are finished.")
-    tables = {
-        reference["row"]: reference["table"]
-        for entry in content["summary"]
-        if entry["split"] == split
-        for reference in entry["paper"]
-    }
-    for row, table in tables.items():
-        lines.append(f'{row}: the paper\'s table "{paper.TITLES[table]}".')
+    tables: dict[str, dict[str, None]] = {}  # and its rows, each once
+    for entry in content["summary"]:
+        for reference in entry["paper"] if entry["split"] == split else ():
+            tables.setdefault(reference["table"], {})[reference["row"]] = None
+    for table, rows in tables.items():
+        lines.append(f'{", ".join(rows)}: the paper\'s table "{paper.TITLES[table]}".')
     for unit in content["shared"]:
         told = unit["last"] == "base"  # later ones are rows themselves, or in study.json
         if told and unit["finished"] and (split in unit["splits"] or split is None):

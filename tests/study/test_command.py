@@ -81,9 +81,9 @@ def test_some_rows_now_and_others_later(
     study(tmp_path, "components", shots="1")
     names = [name for name, _ in runs]
     assert len({*names}) == len(names)
-    assert sum("shot" in name for name in names) == 10
-    with pytest.raises(UserError, match="has 10 rows, not 11") as error:
-        study(tmp_path, "components", rows="1..11")
+    assert sum("shot" in name for name in names) == 11
+    with pytest.raises(UserError, match="has 11 rows, not 12") as error:
+        study(tmp_path, "components", rows="1..12")
     assert "4 + SSL co-mining" in error.value.fix
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_fsod.config import resolve
+from mini_fsod.config import parts, resolve
 from mini_fsod.errors import UserError
 from mini_fsod.study.described import find
 from mini_fsod.study.studies import STUDIES, narrowed, numbers
@@ -86,6 +86,21 @@ def test_rows_of_the_components(label: str) -> None:
     assert config.tune.data == "balanced"
 
 
+def test_rows_of_the_last_fine_tuning_tune_the_same_detector() -> None:
+    rows = {row.label: row.sets for row in STUDIES["components"].rows if row.last == "tune"}
+    base, novel, gentle = (
+        resolve("voc-split1-1shot-320", rows[label])
+        for label in (
+            "+ fine-tuning",
+            "fine-tuning on the novel set",
+            "fine-tuning at a tenth of the rate",
+        )
+    )
+    assert parts(base, "online") == parts(novel, "online") == parts(gentle, "online")
+    assert base.tune.rate == novel.tune.rate == pytest.approx(10 * gentle.tune.rate)
+    assert (base.tune.data, novel.tune.data, gentle.tune.data) == ("balanced", "novel", "known")
+
+
 def test_the_study_tfa() -> None:
     study = find("tfa", STAGES)
     assert study.source == "voc-split{split}-{shots}shot-320"
@@ -99,8 +114,6 @@ def test_the_study_tfa() -> None:
 
 
 def test_every_row_is_a_sound_configuration() -> None:
-    from mini_fsod.config import resolve
-
     for study in STUDIES.values():
         for row in study.rows:
             source = study.source.format(split=1, shots=study.shots[0])

@@ -19,23 +19,9 @@ from pydantic_core import ErrorDetails
 from mini_fsod.data.text import number, shown
 from mini_fsod.errors import DataError, Problem, UserError, nearest
 from mini_fsod.files import open_regular
-from mini_fsod.keys import (
-    NOTHING,
-    Base,
-    Data,
-    Detector,
-    Mine,
-    Online,
-    Section,
-    Shots,
-    Transfer,
-    Tune,
-    Views,
-    Whole,
-    choice,
-    sentence,
-)
+from mini_fsod.keys import Base, Data, Detector, Mine, Online, Shots, Transfer, Tune, Views
 from mini_fsod.presets import PRESETS, preset
+from mini_fsod.values import NOTHING, Section, Whole, choice, sentence
 from mini_fsod.words import Words
 
 # In the order in which they run, and the sections that each is the first to depend on

@@ -1,37 +1,38 @@
-"""The keys of a configuration, section by section: what each may hold, and what it means.
+"""The keys of a configuration, section by section, and what each means.
 
-Files and --set give words, and the key decides what a word means: so 1e-4 is a number where one is
-wanted, and a class may be called no, 1.0 or null.
+A comment beside or above a key is what `mini presets NAME` says of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 from pydantic import ValidationInfo as Info
 from pydantic import field_validator as check
 
 from mini_fsod.data.text import shown
-from mini_fsod.errors import nearest
 from mini_fsod.files import is_folder
 from mini_fsod.labels import SPLITS
-
-NOTHING = ("", "~", "null", "Null", "NULL")  # how YAML leaves a value out
-
-
-def _no_truth(value: Any) -> Any:
-    if isinstance(value, bool):  # a number to Python
-        raise ValueError(f"must be a number, not {shown(value)}")
-    return value
-
-
-def _truth(value: Any) -> Any:
-    return {"true": True, "false": False}.get(str(value).lower(), value)
+from mini_fsod.values import (
+    Auto,
+    Count,
+    Counts,
+    Float,
+    NameOrFile,
+    Names,
+    Numbers,
+    Place,
+    Positive,
+    Section,
+    Share,
+    Whole,
+    ascending,
+    choice,
+    not_both,
+)
 
 
 def _threshold(value: Any) -> Any:
@@ -39,66 +40,6 @@ def _threshold(value: Any) -> Any:
         if value == "adaptive" or (not isinstance(value, bool) and 0 <= float(value) <= 1):
             return value
     raise ValueError(f"must be adaptive or a number from 0 to 1, not {shown(value)}")
-
-
-def _listed(value: Any) -> Any:
-    """A list may be typed without its brackets."""
-    if value is None:
-        return []
-    if isinstance(value, str):
-        return [word.strip() for word in value.split(",") if word.strip()]
-    return value if isinstance(value, list | tuple) else [value]
-
-
-def _at_home(value: Any) -> Any:
-    """The shell leaves the ~ of `--set data.root=~/voc` as it is."""
-    return str(Path(value).expanduser()) if str(value).startswith("~/") else value
-
-
-Int = Annotated[int, BeforeValidator(_no_truth)]
-Float = Annotated[float, BeforeValidator(_no_truth)]
-Whole = Annotated[Int, Field(ge=0)]
-Count = Annotated[Int, Field(ge=1)]
-Positive = Annotated[Float, Field(gt=0)]
-Share = Annotated[Float, Field(ge=0, lt=1)]
-Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
-Counts = Annotated[tuple[Count, ...], BeforeValidator(_listed)]
-Numbers = Annotated[tuple[Positive, ...], BeforeValidator(_listed)]
-Place = Annotated[Path, BeforeValidator(_at_home)]
-NameOrFile = Annotated[str, BeforeValidator(_at_home)]
-Auto = Annotated[Literal["auto", True, False], BeforeValidator(_truth)]
-
-
-def choice(value: object, known: Sequence[str]) -> str:
-    """What to say of a value that is none of the known ones."""
-    near = nearest(value, known) if isinstance(value, str) else ""
-    return f"must be {', '.join(known[:-1])} or {known[-1]}, not {shown(value)}" + sentence(near)
-
-
-def sentence(hint: str) -> str:
-    """A hint after a problem, which has no full stop of its own."""
-    return hint and f".{hint}"
-
-
-def _ascending(values: tuple[float, ...]) -> None:
-    if any(a >= b for a, b in pairwise(values)):
-        raise ValueError(f"must ascend, not {list(values)}")
-
-
-def _not_both(other: str, value: Any, info: Info) -> None:
-    if value and info.data.get(other):
-        raise ValueError(f"cannot be given together with {other}: leave one of them out")
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
-    )
-
-    @check("*", mode="before")
-    @classmethod
-    def _nothing(cls, value: Any) -> Any:
-        return None if isinstance(value, str) and value in NOTHING else value
 
 
 class Data(Section):
@@ -121,7 +62,7 @@ class Data(Section):
     @check("novel")
     @classmethod
     def _names(cls, value: tuple[str, ...], info: Info) -> tuple[str, ...]:
-        _not_both("split", value, info)
+        not_both("split", value, info)
         twice = sorted({name for name in value if value.count(name) > 1})
         if twice:
             raise ValueError(f"names {', '.join(twice)} twice")
@@ -138,7 +79,7 @@ class Shots(Section):
     @check("file")
     @classmethod
     def _one(cls, value: Path | None, info: Info) -> Path | None:
-        _not_both("official", value, info)
+        not_both("official", value, info)
         return value
 
 
@@ -182,7 +123,7 @@ class Detector(Section):
     def _levels(cls, value: tuple[float, ...]) -> tuple[float, ...]:
         if len(value) != 5:
             raise ValueError(f"must be 5 sizes, one a level, not {len(value)}")
-        _ascending(value)
+        ascending(value)
         return value
 
 
@@ -209,7 +150,7 @@ class Views(Section):
     def _pair(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
         if value is not None and len(value) != 2:
             raise ValueError(f"must be two factors, as in [0.5, 1.25], not {len(value)}")
-        _ascending(value or ())
+        ascending(value or ())
         return value
 
 
@@ -235,7 +176,7 @@ class Training(Section):
     @check("minutes")
     @classmethod
     def _one_budget(cls, value: float | None, info: Info) -> float | None:
-        _not_both("iterations", value, info)
+        not_both("iterations", value, info)
         if value is None and info.data.get("iterations", 1) is None:
             raise ValueError("must be given where iterations is not")
         return value
@@ -245,7 +186,7 @@ class Training(Section):
     def _shares(cls, value: tuple[float, ...]) -> tuple[float, ...]:
         if max(value, default=0) > 1:
             raise ValueError(f"must be shares of the run, above 0 and at most 1, not {list(value)}")
-        _ascending(value)
+        ascending(value)
         return value
 
     @check("accumulate")

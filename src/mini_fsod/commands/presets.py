@@ -12,8 +12,9 @@ from rich.table import Table
 
 from mini_fsod import show
 from mini_fsod.config import Config, resolve
-from mini_fsod.keys import Section, Training
+from mini_fsod.keys import Training
 from mini_fsod.presets import PRESETS
+from mini_fsod.values import Section
 
 Cells = tuple[str, ...]
 SPLIT = r"(?<=split)\d+"

@@ -9,15 +9,18 @@ import pytest
 from PIL import Image
 
 from mini_fsod.draw import NOVEL_COLOUR
+from mini_fsod.fonts import font_for
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.audit import judge
 from mini_fsod.mining.candidates import Candidates
 from mini_fsod.mining.sheet import (
     CELL,
     COLUMNS,
+    FOOT,
     RIGHT_COLOUR,
     ROWS,
     WRONG_COLOUR,
+    _ending,
     sheet,
     write_sheets,
 )
@@ -48,21 +51,37 @@ def test_right_and_wrong_are_told_apart_where_it_is_known(tmp_path: Path) -> Non
     assert not has(judged, NOVEL_COLOUR)
 
 
-def test_only_what_is_kept_of_the_class_is_shown(tmp_path: Path) -> None:
+def test_only_what_is_kept_is_shown(tmp_path: Path) -> None:
     data, found = data_of(tmp_path), found_of(2)
     right = sheet(data, found, np.array([True, False]), 0, LABELS, judge(found, data, LABELS))
     assert has(right, RIGHT_COLOUR)
     assert not has(right, WRONG_COLOUR)
-    for place, kept in ((0, [False, False]), (1, [True, True])):
-        empty = sheet(data, found, np.array(kept), place, LABELS)
-        assert not has(empty, NOVEL_COLOUR)
+
+
+def test_of_a_class_without_mined_boxes_its_best_candidates(tmp_path: Path) -> None:
+    data, found = data_of(tmp_path), found_of(30)
+    none = np.zeros(30, dtype=bool)
+    assert has(sheet(data, found, none, 0, LABELS), NOVEL_COLOUR)
+    judged = sheet(data, found, none, 0, LABELS, judge(found, data, LABELS))
+    assert ROWS * CELL < judged.height < 2 * ROWS * CELL  # one grid, of the best
+    assert has(judged, RIGHT_COLOUR)
+    assert not has(sheet(data, found, none, 1, LABELS), NOVEL_COLOUR)  # there is no candidate
+
+
+def test_a_box_can_be_found_again_by_its_files_name() -> None:
+    font = font_for(14)
+    assert _ending("2008_003120.jpg", font) == "2008_003120.jpg"
+    long = _ending("x" * 90 + "-0042.jpg", font)
+    assert long.startswith("...")
+    assert long.endswith("-0042.jpg")
+    assert CELL - 30 < font.getlength(long) <= CELL
 
 
 @pytest.mark.parametrize("n", [2 * COLUMNS * ROWS, 2 * COLUMNS * ROWS + 1, 90])
 def test_of_many_the_best_and_the_worst(tmp_path: Path, n: int) -> None:
     picture = sheet(data_of(tmp_path), found_of(n), np.ones(n, dtype=bool), 0, LABELS)
     assert picture.width >= COLUMNS * CELL
-    assert 2 * ROWS * CELL < picture.height < 3 * ROWS * CELL
+    assert 2 * ROWS * CELL < picture.height < 3 * ROWS * (CELL + FOOT)
 
 
 def test_a_file_a_class_whatever_its_name_and_the_pictures(tmp_path: Path) -> None:

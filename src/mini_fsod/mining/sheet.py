@@ -28,7 +28,7 @@ from mini_fsod.draw import (
 from mini_fsod.errors import UserError
 from mini_fsod.feed.decode import cores, decode
 from mini_fsod.files import write_bytes
-from mini_fsod.fonts import font_for
+from mini_fsod.fonts import Font, font_for
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.audit import BACKGROUND, DUPLICATE, FALSE, LOOSE, TRUE, Verdict
 from mini_fsod.mining.candidates import Candidates
@@ -36,7 +36,7 @@ from mini_fsod.mining.candidates import Candidates
 COLUMNS = 6
 ROWS = 2  # of the best, and as many of the worst
 CELL = 256  # pixels of a crop's side
-FOOT = 32  # below it, for words
+FOOT = 54  # below it, for two lines of words
 AROUND = 0.35  # of the box's longer side is shown on each side of it
 SMALLEST = 112  # pixels of the picture in a crop at least: enlarged more, nothing is recognised
 SIZE = (CELL, CELL + FOOT)
@@ -83,22 +83,23 @@ def sheet(
 ) -> Image.Image:
     """The best and the worst boxes that novel class `place` has in the pool.
 
-    With the audit's verdict on all candidates, right and wrong ones are told apart. A class that
-    has nothing in the pool gets a sheet that says so.
+    With the audit's verdict on all candidates, right and wrong ones are told apart. Of a class that
+    has nothing in the pool the best candidates are shown: would a lower threshold help?
     """
-    own = np.flatnonzero(kept & (found.label == place))
-    own = own[np.argsort(-found.score[own], kind="stable")]
-    title = (
-        f"{labels.novel[place]}: {len(own):,} mined"
-        if len(own)
-        else f"{labels.novel[place]}: nothing mined"
-    )
+    each = COLUMNS * ROWS
+    all_own = np.flatnonzero(found.label == place)
+    all_own = all_own[np.argsort(-found.score[all_own], kind="stable")]
+    own = all_own[kept[all_own]]
+    title = f"{labels.novel[place]}: {len(own):,} mined"
+    if not len(own):
+        own = all_own[:each]
+        title = f"{labels.novel[place]}: nothing mined; "
+        title += f"best candidates ({len(own)} of {len(all_own):,})" if len(own) else "none found"
     legend = []
     if verdict is not None and len(own):
         kinds = verdict.kind[own]
         title += f", {(kinds == TRUE).mean():.0%} right"
         legend = [(WORDS[k], COLOURS[k]) for k in WORDS if (kinds == k).any()]
-    each = COLUMNS * ROWS
     ranks = range(1, len(own) + 1)
     parts = [(title, ranks, legend)]
     if len(own) > 2 * each:
@@ -132,7 +133,7 @@ def _cell(
         canvas.rectangle((0, 0, CELL - 1, CELL - 1), fill=WELL)
         middle = (CELL / 2, CELL / 2)
         canvas.text(middle, "cannot be read", fill=QUIET_TEXT, font=font, anchor="mm")
-    line = CELL + FOOT / 2 - 1
+    line = CELL + 15
     number = f"{rank:,}"
     canvas.text((2, line), number, fill=QUIET_TEXT, font=font, anchor="lm")
     left = 2 + font.getlength(f"{number}  ")
@@ -140,7 +141,19 @@ def _cell(
     if verdict is not None:
         word = _word(verdict, own, labels)
         canvas.text((CELL - 3, line), word, fill=colour, font=font, anchor="rm")
+    name = data.path(int(found.image[own])).name
+    small = font_for(14, name)
+    canvas.text((2, line + 22), _ending(name, small), fill=QUIET_TEXT, font=small, anchor="lm")
     return cell
+
+
+def _ending(name: str, font: Font) -> str:
+    """A file's name, or its end, in which names differ, where it is wider than a cell."""
+    if font.getlength(name) <= CELL - 4:
+        return name
+    while font.getlength(f"...{name}") > CELL - 4:
+        name = name[1:]
+    return f"...{name}"
 
 
 def _word(verdict: Verdict, own: int, labels: LabelMap) -> str:

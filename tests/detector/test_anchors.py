@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.image_list import ImageList
 
-from mini_fsod.detector.anchors import canvas_anchors, grids, level_counts
+from mini_fsod.detector.anchors import canvas_anchors, grids, kept_anchors, level_counts
 from mini_fsod.errors import UserError
 
 
@@ -20,6 +23,17 @@ def test_anchors_are_torchvisions(canvas: tuple[int, int]) -> None:
     assert found.dtype == torch.float32
     assert torch.equal(found, wanted)
     assert sum(level_counts(canvas, 6)) == len(found)
+
+
+def test_anchors_stay_where_they_lie_whatever_other_canvases_come() -> None:
+    """A recorded step reads them there: in another tensor's place it would train on anything."""
+    sizes, cpu = ((8.0,),) * 5, torch.device("cpu")
+    first = weakref.ref(kept_anchors((32, 32), sizes, (1.0,), cpu))
+    for n in range(2, 202):
+        kept_anchors((32, 32 * n), sizes, (1.0,), cpu)
+    gc.collect()
+    assert first() is not None
+    assert kept_anchors((32, 32), sizes, (1.0,), cpu) is first()
 
 
 def test_counts_by_hand() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -52,7 +52,9 @@ def canvas_anchors(
     return torch.cat(levels)
 
 
-kept_anchors = lru_cache(maxsize=64)(canvas_anchors)
+# none is ever let go: a recorded step reads its anchors where they lie (capture.py), and the
+# paper's presets have 66 canvases
+kept_anchors = cache(canvas_anchors)
 
 
 def cell_anchors(

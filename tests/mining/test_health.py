@@ -65,6 +65,7 @@ def without(name: str) -> list[Look]:
 
 GOOD: tuple[int, dict[str, float]] = (20, {})
 LOST_COW = {"found_cow": 0.0, "found": 0.1}
+LOST_BOTH = {"found_cow": 0.0, "found_bus": 0.0, "found": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -98,6 +99,13 @@ LOST_COW = {"found_cow": 0.0, "found": 0.1}
         ([(62, {"found_bus": 0.0})], set()),  # 3,100 iterations have shown 992
         ([(63, {"found_bus": 0.0})], {"unfound bus"}),
         ([(62, {"found_bus": 0.0}), (1, {})], set()),
+        # a class is gone
+        ([GOOD, (10, LOST_COW)], {"lost cow"}),
+        ([GOOD, (9, LOST_COW)], set()),
+        ([GOOD, (9, LOST_COW), (1, {"found_cow": 0.001})], set()),
+        ([(60, LOST_COW)], set()),  # it never was there
+        ([(40, LOST_COW), (10, {}), (10, LOST_COW)], {"lost cow"}),
+        ([(20, {"found_cow": 0.003}), (10, LOST_COW)], set()),  # nearly never
     ],
 )
 def test_warnings(parts: list[tuple[int, dict[str, float]]], names: set[str]) -> None:
@@ -141,13 +149,14 @@ def test_what_nobody_knows_is_no_warning() -> None:
         ([GOOD, (3, {"found": 26.0, "mined": 26.0, "right": 20.0})], "finds 26 novel objects"),
         ([GOOD, (3, {"found": 25.0, "mined": 25.0})], None),
         ([(2, {"found": 32.0, "mined": 32.0})], None),
-        # a class is gone
-        ([GOOD, (10, LOST_COW)], "finds no cow any more, in 500 iterations with some 160"),
-        ([GOOD, (9, LOST_COW)], None),
-        ([GOOD, (9, LOST_COW), (1, {"found_cow": 0.001})], None),
-        ([(60, LOST_COW)], None),  # it never was there
-        ([(40, LOST_COW), (10, {}), (10, LOST_COW)], "finds no cow any more"),
-        ([(20, {"found_cow": 0.003}), (10, LOST_COW)], None),  # nearly never
+        # all that was found is gone; one class is no reason to stop for the others
+        ([GOOD, (10, LOST_BOTH)], "finds no cow and no bus any more, in 500 iterations"),
+        ([GOOD, (9, LOST_BOTH)], None),
+        ([GOOD, (9, LOST_BOTH), (1, {"found_cow": 0.001, "found": 0.001})], None),
+        ([GOOD, (20, LOST_COW)], None),
+        ([GOOD, (10, LOST_COW), (10, LOST_BOTH)], "finds no cow and no bus any more"),
+        ([(60, LOST_BOTH)], None),  # nothing ever was there
+        ([(40, LOST_BOTH), (10, {}), (10, LOST_BOTH)], "finds no cow and no bus any more"),
     ],
 )
 def test_collapses(parts: list[tuple[int, dict[str, float]]], why: str | None) -> None:
@@ -162,7 +171,8 @@ def test_collapses(parts: list[tuple[int, dict[str, float]]], why: str | None) -
 
 def test_a_rare_class_is_not_missed() -> None:
     rare = Normal(16, 32, {"cow": 0.01})  # 80 boxes in 500 iterations
-    assert collapse(looks(GOOD, (20, LOST_COW)), rare) is None
+    assert collapse(looks(GOOD, (20, LOST_BOTH)), rare) is None
+    assert warnings(looks(GOOD, (20, LOST_COW)), rare) == {}
 
 
 def test_many_are_no_collapse_where_nobody_knows_better_and_there_is_room() -> None:

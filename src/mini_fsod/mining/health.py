@@ -130,6 +130,11 @@ def warnings(looks: Sequence[Look], normal: Normal) -> dict[str, str]:
                 f"the teacher has not found a single {name}, though the pool showed it some "
                 f"{shown:,.0f}. Lower online.delta, or look at the pool's boxes of it."
             )
+    for name in lost(looks, normal):
+        told[f"lost {name}"] = (
+            f"the teacher finds no {name} any more, in {normal.long} iterations. If the others are "
+            "worth going on for, let it; else take a lower online.rate or a longer online.ema."
+        )
     return told
 
 
@@ -155,17 +160,26 @@ def collapse(looks: Sequence[Look], normal: Normal) -> tuple[str, str] | None:
             f"it finds {mean(some, 'found'):.0f} novel objects in every image",
             "Take a higher online.delta, or a lower online.rate",
         )
+    gone = lost(looks, normal)
+    if gone and mean(recent(looks, normal.long), "found") == 0:
+        return (
+            f"it finds no {' and no '.join(gone)} any more, in {normal.long} iterations with boxes "
+            "of the pool",
+            "Take a lower online.rate or a longer memory (online.ema)",
+        )
+    return None
+
+
+def lost(looks: Sequence[Look], normal: Normal) -> list[str]:
+    """Classes that the teacher has found, and finds no more though the pool has shown them."""
     last, *earlier = windows(looks, normal.long) or [()]
+    names = []
     for name, an_image in normal.pool.items():
         shown, found = an_image * normal.batch * normal.long, f"found_{name}"
         once = max((mean(window, found) for window in earlier), default=0.0)
         if shown >= SHOWN and once >= WORTH * an_image and mean(last, found) == 0:
-            return (
-                f"it finds no {name} any more, in {normal.long} iterations with some "
-                f"{shown:,.0f} of the pool's",
-                "Take a lower online.rate or a longer memory (online.ema)",
-            )
-    return None
+            names.append(name)
+    return names
 
 
 @dataclass(slots=True)

@@ -92,9 +92,8 @@ def choose(data: Dataset, labels: LabelMap, lists: Lists, shots: int, seed: int)
     missing = sorted(str(own) for own in listed if own not in place)
     if missing:
         raise UserError(
-            f"{'1 image' if len(missing) == 1 else f'{len(missing)} images'} of the lists "
-            f"{'is' if len(missing) == 1 else 'are'} not in the data: "
-            f"{', '.join(missing[:5])}{' ...' if len(missing) > 5 else ''}.",
+            f"Images that the lists name are not in the data: {', '.join(missing[:5])}"
+            f"{f' ... ({len(missing)} in all)' if len(missing) > 5 else ''}.",
             "Give the whole training set (VOC: 2007 and 2012 trainval; COCO: 2014 train and val).",
         )
     notes: list[str] = []

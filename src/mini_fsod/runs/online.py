@@ -101,23 +101,20 @@ def _student(run: Run) -> tuple[Detector, str | float | None]:
     if own.start == "weights":
         detector = new_detector(config, len(labels.classes), iou_branch=own.iou_branch)
         return onto(detector, run.device), config.detector.weights
-    if own.start == "features":
-        _, saved = load_base(run)
-        settings = replace(
-            saved.detector.settings, num_classes=len(labels.classes), iou_branch=own.iou_branch
-        )
-        detector = Detector(settings)
-        detector.backbone.load_state_dict(saved.detector.backbone.state_dict())
-        detector.fpn.load_state_dict(saved.detector.fpn.state_dict())
-    elif own.start == "base":
-        _, saved = load_base(run)
-        base = onto(saved.detector, run.device)
-        detector = widened(base, labels, config.seed, "linear", own.iou_branch)
-    else:
+    if own.start == "transfer":
         _, saved = load_stage(run, "transfer", config.transfer.checkpoint, labels.classes)
         settings = replace(saved.detector.settings, iou_branch=own.iou_branch)
         detector = Detector(settings)  # a new one: in TFA's all but the predictors is frozen
         detector.load_state_dict(saved.detector.state_dict(), strict=False)
+        return onto(detector, run.device), saved.about.get("weights")
+    _, saved = load_base(run)
+    base = onto(saved.detector, run.device)
+    detector = widened(base, labels, config.seed, "linear", own.iou_branch)
+    if own.start == "features":
+        fresh = Detector(detector.settings)
+        fresh.backbone.load_state_dict(base.backbone.state_dict())
+        fresh.fpn.load_state_dict(base.fpn.state_dict())
+        detector = fresh
     return onto(detector, run.device), saved.about.get("weights")
 
 

@@ -80,7 +80,7 @@ COMPONENTS = (
     # two other readings of the last row
     Row("mined in images with base boxes alone", ("mine.images=base",), "tune"),
     Row("fine-tuning on the novel set", ("tune.data=novel",), "tune"),
-    # beyond the paper: base classes keep theirs (docs/results.md, the last fine-tuning)
+    # beyond the paper: base classes lose less (docs/results.md, the last fine-tuning)
     Row("fine-tuning at a tenth of the rate", ("tune.data=known", "tune.rate=0.0001"), "tune"),
 )
 

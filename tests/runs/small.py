@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from time import sleep
 from typing import Any
 
 import torch
@@ -166,15 +168,39 @@ def process(
     words: Sequence[str], before: str = "", timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
     """`mini WORDS` in a process of its own, in which the lines `before` are run first."""
-    code = f"{before}\nfrom mini_fsod import cli\ncli.main()"
     return subprocess.run(
-        [sys.executable, "-c", code, *words],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        _call(words, before),
+        env=_one_thread(),
         capture_output=True,
         text=True,
         check=False,
         timeout=timeout,
     )
+
+
+def kill_soon(words: Sequence[str], file: Path, pause: float) -> None:
+    """Begin `mini WORDS`, and kill it so many seconds after it has written this file anew: in its
+    midst, however fast the machine is.
+    """
+    before = _stamp(file)
+    with subprocess.Popen(_call(words), env=_one_thread(), stderr=subprocess.DEVNULL) as running:
+        while _stamp(file) == before and running.poll() is None:
+            sleep(0.005)
+        sleep(pause)
+        running.kill()
+    assert running.returncode == -signal.SIGKILL
+
+
+def _stamp(path: Path) -> int:
+    return path.stat().st_mtime_ns if path.exists() else 0
+
+
+def _call(words: Sequence[str], before: str = "") -> list[str]:
+    return [sys.executable, "-c", f"{before}\nfrom mini_fsod import cli\ncli.main()", *words]
+
+
+def _one_thread() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1"}
 
 
 def json_of(path: Path) -> dict[str, Any]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -129,12 +127,8 @@ def test_killed_from_outside_again_and_again(data: Path, mined: Path, tmp_path: 
     )
     done = small.process(whole)
     assert done.returncode == 0, done.stderr
-    moments, kills = Random(0), 0
-    for _ in range(4):
-        with suppress(subprocess.TimeoutExpired):  # which kills it
-            assert small.process(often, timeout=moments.uniform(5, 9)).returncode == 0
-            break
-        kills += 1
-    assert kills > 0
+    moments, state = Random(0), places[1] / "online" / "progress.pt"
+    for _ in range(3):
+        small.kill_soon(often, state, moments.uniform(0, 0.2))
     assert small.process(often).returncode == 0
     assert weights(places[0]) == weights(places[1])

@@ -223,6 +223,14 @@ def test_the_best_of_nested_boxes_stays() -> None:
     assert not without_nested(instances([], width=0)).valid.numel()
 
 
+def test_a_nested_box_that_goes_takes_nothing_with_it() -> None:
+    both, three = [0.0, 0.0, 30.0, 10.0], [0.0, 0.0, 50.0, 10.0]  # around A and B, and C too
+    chain = [(A, 2, 0.9), (both, 2, 0.8), (B, 2, 0.7), (three, 2, 0.6), (C, 2, 0.5)]
+    assert rows_of(without_nested(instances(chain))) == [(A, 2, 0.9), (B, 2, 0.7), (C, 2, 0.5)]
+    without_a = instances(chain)._replace(valid=torch.tensor([[False] + [True] * 4]))
+    assert rows_of(without_nested(without_a)) == [(both, 2, 0.8), (C, 2, 0.5)]
+
+
 def targets(*images: list[Row], width: int | None = None) -> Targets:
     of = instances(*images, width=width)
     return Targets(of.boxes, of.labels, of.valid)

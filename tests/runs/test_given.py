@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mini_fsod.config import Config, resolve
 from mini_fsod.errors import UserError
 from mini_fsod.runs import stages
+from mini_fsod.runs.material import Material
 from runs import small
 
 SHORT = {
@@ -49,6 +51,30 @@ def test_every_stage_can_be_handed_over(tmp_path: Path) -> None:
     assert pools[0] == pools[1]
     ends = [(run / "tune" / "checkpoint.safetensors").read_bytes() for run in (first, second)]
     assert ends[0] == ends[1]
+
+
+def test_a_given_detector_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A study gives it to each of its runs; another metric is another figure."""
+    data = small.write_data(tmp_path / "data")
+    stages.run(config(data), tmp_path / "first", last="base")
+    alone = tmp_path / "alone.safetensors"  # nothing lies beside it that tells its figures
+    alone.write_bytes((tmp_path / "first" / "base" / "checkpoint.safetensors").read_bytes())
+    tests: list[str] = []
+    score = Material.score
+
+    def counted(self: Material, *words: Any) -> dict[str, Any]:
+        tests.append(self._config.data.metric)
+        return score(self, *words)
+
+    monkeypatch.setattr(Material, "score", counted)
+    found = [
+        stages.run(config(data, base__checkpoint=alone, **more), tmp_path / str(n), last="base")
+        for n, more in enumerate(({}, {"seed": 1}, {"data__metric": "voc07"}))
+    ]
+    assert tests == ["voc", "voc07"]
+    one, again, other = (run["stages"]["base"] for run in found)
+    assert one["per_class"] == again["per_class"]
+    assert (one["metric"], other["metric"]) == ("voc", "voc07")
 
 
 @pytest.mark.slow

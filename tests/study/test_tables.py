@@ -50,6 +50,7 @@ MARKDOWN = """\
 In percent; mean ± half width of the 95 % interval (Student's t) over 3 draws of the shots, \
 seeds 0..1, 4.
 6 of 12 runs are finished.
+Where a figure is over fewer draws than its column has, (1/3) says so.
 TFA Base: the paper's table "Effectiveness of each components".
 TFA w/ cos: the paper's table "Performance (novel AP50) across three splits on PASCAL VOC dataset".
 Shared by the runs: BASE, bAP50 75.0, 8:01 min.
@@ -154,6 +155,24 @@ def test_the_way_to_the_oracle(tmp_path: Path) -> None:
     assert "| mined                           |    40 |     - |\n\n" in text
     assert text.count("| oracle ") == 2  # of nAP50 and bAP50 alone
     assert r"\% of the way from TFA to oracle & & \\" in (tmp_path / "study.tex").read_text()
+
+
+def test_rows_with_other_draws(tmp_path: Path) -> None:
+    """Of three draws TFA has all, a row two and the oracle one, in a folder that grew by rows."""
+    rows = tuple(Row(name, (f"seed={n}",)) for n, name in enumerate(("TFA", "mined", "oracle")))
+    study = fake.study(rows=rows, shots=(1,), seeds=(0, 1, 2))
+    of_tfa, of_mined = {0: 40.0, 1: 30.0, 2: 20.0}, {1: 42.0, 2: 38.0}
+    figures: dict[Cell, tuple[float | None, float]] = {
+        **{Cell("TFA", 1, 1, seed): (value, 70.0) for seed, value in of_tfa.items()},
+        **{Cell("mined", 1, 1, seed): (value, 70.0) for seed, value in of_mined.items()},
+        Cell("oracle", 1, 1, 0): (55.0, 70.0),
+    }
+    units = [u for u in finished(tmp_path, figures, study) if not u.cell or u.cell in figures]
+    text = tables.write(tmp_path, study, units)
+    assert "| mined  | 40.0 ± 25.4 (2/3) |\n| oracle |        55.0 (1/3) |\n" in text
+    # seeds 1 and 2: from 25 to 40, of 25 to 55
+    assert "| mined                           |    50 |\n" in text
+    assert "Where a figure is over fewer draws than its column has, (1/3) says so." in text
 
 
 def test_study_json(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from mini_fsod.detector.postprocess import select
 from mini_fsod.mining.overlap import NESTED
 
 IN_NMS = 16  # pairs of a proposal and a class that enter NMS, for each instance that may come out
+CHAIN = 8  # boxes of which each lies in or around the one before
 SAME_OBJECT = 0.5  # IoU of two boxes that mean the same object
 
 
@@ -95,15 +96,20 @@ def mingle(
 
 
 def without_nested(instances: Instances) -> Instances:
-    """Without the boxes that lie in a valid one before them of their class, or around it.
+    """Without the boxes that lie in one before them of their class that stays, or around it.
 
-    Instances (B, M) are in order, the best first, as `mingle` gives them. M may be 0.
+    Instances (B, M) are in order, the best first, as `mingle` gives them. M may be 0. What goes
+    takes nothing with it: of a bird, a box around it and another bird, and that bird, both birds
+    stay. From "all stay" each round is right for one more box of such a chain.
     """
     boxes, labels = instances.boxes, instances.labels
     common, one, two = _shared(boxes, boxes)
     nested = common > NESTED * torch.minimum(one, two)  # (B, M, M)
-    nested &= (labels[:, :, None] == labels[:, None, :]) & instances.valid[:, None, :]
-    return instances._replace(valid=instances.valid & ~nested.tril(-1).any(-1))
+    nested = (nested & (labels[:, :, None] == labels[:, None, :])).tril(-1)
+    stays = instances.valid
+    for _ in range(CHAIN):
+        stays = instances.valid & ~(nested & stays[:, None, :]).any(-1)
+    return instances._replace(valid=stays)
 
 
 def beyond(regions: Targets, objects: Targets) -> Tensor:

@@ -61,8 +61,7 @@ def take(run: Run, stage: str, path: Path, saved: checkpoint.Saved, begun: float
         same &= figures.get("images") == (0 if test is None else len(test))
         same &= saved.detector.settings == checkpoint.read_header(path).settings
         if not same:
-            bf16 = run.bf16(run.config.base)
-            figures = run.material.score(onto(saved.detector, run.device), saved.labels, bf16)
+            figures = _measured(run, content, saved)
         for key in ("training_seconds", "test_seconds"):  # they were spent elsewhere
             figures.pop(key, None)
         figures |= {"seconds": time.perf_counter() - begun, "images_per_second": None}
@@ -78,6 +77,19 @@ def _figures_beside(path: Path, content: str) -> dict[str, Any]:
     except UserError:
         return {}
     return figures if figures.get("checkpoint_sha256") == content else {}
+
+
+_MEASURED: dict[tuple[Any, ...], dict[str, Any]] = {}  # the runs of a study are given the same
+
+
+def _measured(run: Run, content: str, saved: checkpoint.Saved) -> dict[str, Any]:
+    """The figures of a given detector, whose file has this digest: measured once by a process."""
+    bf16 = run.bf16(run.config.base)
+    key = (content, saved.detector.settings, run.config.data, run.device, bf16)
+    if key not in _MEASURED:
+        detector = onto(saved.detector, run.device)
+        _MEASURED[key] = run.material.score(detector, saved.labels, bf16)
+    return dict(_MEASURED[key])
 
 
 def load_base(run: Run) -> tuple[Path, checkpoint.Saved]:

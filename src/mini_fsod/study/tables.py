@@ -136,12 +136,14 @@ def blocks(content: Content, split: int | None) -> tuple[list[int], dict[str, li
     entries = [e for e in content["summary"] if e["split"] == split]
     shots = sorted({e["shots"] for e in entries})
     rows = list(dict.fromkeys(e["row"] for e in entries))
+    cells = [cell for cell in content["cells"] if cell["split"] == split]
+    draws = {k: _draws(cells, k) for k in shots}
     found: dict[str, list[Line]] = {}
     for figure in content["figures"]:
         lines: list[Line] = []
         for row in rows:
             own = {e["shots"]: e for e in entries if e["row"] == row}
-            lines.append((row, [_text(own.get(k), figure) for k in shots], False))
+            lines.append((row, [_text(own.get(k), figure, draws[k]) for k in shots], False))
             if figure == "nAP50":
                 said: dict[str, dict[int, float]] = {}
                 for k, entry in own.items():
@@ -152,41 +154,55 @@ def blocks(content: Content, split: int | None) -> tuple[list[int], dict[str, li
                     for name, by in said.items()
                 ]
         found[figure] = lines
-    closed = _gap_closed(entries, shots, rows)
+    closed = _gap_closed(cells, shots, rows)
     return shots, found | ({GAP: closed} if closed else {})
 
 
-def _gap_closed(
-    entries: Sequence[Content], shots: Sequence[int], rows: Sequence[str]
-) -> list[Line]:
-    """How much of the way from TFA to the oracle each row goes, where both are there."""
-    novel: dict[tuple[str, int], Any] = {
-        (e["row"], e["shots"]): e["mean"].get("nAP50") for e in entries
-    }
+def _draws(cells: Sequence[Content], shots: int) -> int:
+    """How many draws of K shots a table has, whether or not every row has them all."""
+    return len({cell["seed"] for cell in cells if cell["shots"] == shots})
+
+
+def _gap_closed(cells: Sequence[Content], shots: Sequence[int], rows: Sequence[str]) -> list[Line]:
+    """How much of the way from TFA to the oracle each row goes, where both are there.
+
+    TFA's and the row's are means over the draws that both have, for draws differ by more than rows;
+    the oracle, which hardly knows the shots, counts with all of its own.
+    """
+    novel: dict[tuple[str, int], dict[int, float]] = {}
+    for cell in cells:
+        value = cell["stages"][cell["last"]].get("nAP50") if cell["finished"] else None
+        if value is not None:
+            novel.setdefault((cell["row"], cell["shots"]), {})[cell["seed"]] = value
     lines: list[Line] = []
     for row in rows:
         texts = []
         for k in shots:
-            low, own, high = (novel.get((name, k)) for name in (FLOOR, row, CEILING))
-            if low is None or own is None or high is None or low == high:
+            tfa, own = novel.get((FLOOR, k), {}), novel.get((row, k), {})
+            both = [seed for seed in tfa if seed in own]
+            low, reached = (mean([by[seed] for seed in both]) for by in (tfa, own))
+            high = mean(list(novel.get((CEILING, k), {}).values()))
+            if low is None or reached is None or high is None or low == high:
                 texts.append("-")
             else:
-                texts.append(f"{100 * (own - low) / (high - low):.0f}")
+                texts.append(f"{100 * (reached - low) / (high - low):.0f}")
         lines.append((row, texts, False))
     between = [line for line in lines if line[0] not in (FLOOR, CEILING)]
     return between if any(text != "-" for _, texts, _ in between for text in texts) else []
 
 
-def _text(entry: Content | None, figure: str) -> str:
-    """Mean and interval, with (3/5) where not all seeds are finished; - if there is none yet."""
+def _text(entry: Content | None, figure: str, draws: int) -> str:
+    """Mean and interval, with (3/5) where it is not over all draws of its column; - if there is
+    none yet.
+    """
     if entry is None:
         return ""
     value, half = entry["mean"][figure], entry["interval95"][figure]
     if value is None:
         return "-"
     text = f"{value:.1f}" if half is None else f"{value:.1f} ± {half:.1f}"
-    done, planned = len(entry["seeds"]), entry["planned"]
-    return text if done == planned else f"{text} ({done}/{planned})"
+    done = len(entry["seeds"])
+    return text if done == draws else f"{text} ({done}/{draws})"
 
 
 def notes(content: Content, split: int | None) -> list[str]:
@@ -201,9 +217,12 @@ def notes(content: Content, split: int | None) -> list[str]:
         lines = [f"In percent; mean ± half width of the 95 % interval (Student's t) over {over}."]
     if len(done) < len(cells):
         lines.append(f"{len(done)} of {len(cells)} runs are finished.")
+    entries = [e for e in content["summary"] if e["split"] == split]
+    if any(0 < len(e["seeds"]) < _draws(cells, e["shots"]) for e in entries):
+        lines.append("Where a figure is over fewer draws than its column has, (1/3) says so.")
     tables: dict[str, dict[str, None]] = {}  # and its rows, each once
-    for entry in content["summary"]:
-        for reference in entry["paper"] if entry["split"] == split else ():
+    for entry in entries:
+        for reference in entry["paper"]:
             tables.setdefault(reference["table"], {})[reference["row"]] = None
     for table, rows in tables.items():
         lines.append(f'{", ".join(rows)}: the paper\'s table "{paper.TITLES[table]}".')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -21,6 +22,7 @@ from mini_fsod.mining.mingling import (
     same_object,
     without_nested,
 )
+from mini_fsod.mining.overlap import NESTED, greedy_nms, nesting
 
 BASE = 2  # classes 0 and 1 are base, 2 and 3 novel
 
@@ -336,3 +338,17 @@ def test_nothing_is_made_up_and_mingling_again_changes_nothing(
     again, by_teacher = mingle(none, told, 0.5, True)
     assert rows_of(again) == kept
     assert not by_teacher.any()
+
+
+@given(rows)
+def test_nested_finds_go_as_nested_candidates_do(found: list[Row]) -> None:
+    """The teacher's by the same rule as the pool's, one after another from the best."""
+    ordered = sorted(found, key=lambda row: -row[2])
+    wanted = []
+    for label in (2, 3):
+        own = [row for row in ordered if row[1] == label]
+        boxes = np.reshape([[x, y, r - x, b - y] for (x, y, r, b), _, _ in own], (-1, 4))
+        kept = greedy_nms(boxes, np.zeros(len(own), np.int64), NESTED, len(own), nesting)
+        wanted += [row for row, stays in zip(own, kept, strict=True) if stays]
+    told = rows_of(without_nested(instances(ordered)))
+    assert sorted(told) == sorted(wanted)

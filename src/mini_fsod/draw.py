@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from mini_fsod.data.dataset import Dataset
-from mini_fsod.data.pictures import PictureError, picture_size
+from mini_fsod.data.pictures import PictureError, drawn_size, picture_size
 from mini_fsod.errors import UserError
 from mini_fsod.feed.decode import decode
 from mini_fsod.fonts import Font, font_for
@@ -309,9 +309,7 @@ def _cell_of(
 def _read(dataset: Dataset, image: int, cell: tuple[int, int]) -> tuple[Image.Image, int]:
     """The picture as its boxes mean it, about as large as the cell, and its width in full."""
     path = dataset.path(image)
-    width, height, turned = picture_size(path)
-    if turned and tuple(dataset.sizes[image].tolist()) == (height, width):
-        width, height = height, width
+    width, height = drawn_size(*picture_size(path), tuple(dataset.sizes[image].tolist()))
     pixels = decode(path, max(cell), 8 * max(cell), (height, width))
     return Image.fromarray(pixels), width
 

@@ -18,12 +18,12 @@ from PIL import Image
 
 from mini_fsod.data.dataset import NO_BOXES, Floats, Ints
 from mini_fsod.data.folder import pictures_below
-from mini_fsod.data.pictures import ORIENTATION, PictureError, picture_size
+from mini_fsod.data.pictures import PictureError, drawn_size, picture_size
 from mini_fsod.detector.model import Detector
 from mini_fsod.errors import Problem, UserError
 from mini_fsod.feed.batches import Plan, each_once
 from mini_fsod.feed.cache import Pictures
-from mini_fsod.feed.decode import QUARTER_TURNS, Bytes, cores, decode
+from mini_fsod.feed.decode import Bytes, cores, decode
 from mini_fsod.feed.resident import Resident, Targets
 from mini_fsod.files import is_folder, real
 from mini_fsod.labels import LabelMap
@@ -31,12 +31,6 @@ from mini_fsod.train.detect import detect_all
 
 CHUNK = 64  # pictures decoded at a time; at 800 x 1333 some 200 MiB, and as much decoded ahead
 BATCH = 8  # on a GPU
-
-TURNS = QUARTER_TURNS | {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +119,7 @@ def predict(
 
     def look(path: Path) -> _Seen | Unreadable:
         try:
-            own, turn = _facts(path)
-            return _Seen(path, _turned(decode(path, test.min_size, test.max_size), turn), own)
+            return _Seen(path, decode(path, test.min_size, test.max_size), _own_size(path))
         except UserError as error:
             return Unreadable(path, error.what.removeprefix(f"{path}: "))
 
@@ -146,8 +139,8 @@ def predict(
 
 def upright(path: Path) -> Image.Image:
     """The whole picture as viewers show it, RGB. UserError where it cannot be read."""
-    own, turn = _facts(path)
-    return Image.fromarray(_turned(decode(path, max(own), max(own)), turn))
+    largest = max(_own_size(path))
+    return Image.fromarray(decode(path, largest, largest))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,20 +150,13 @@ class _Seen:
     own: tuple[int, int]  # height, width
 
 
-def _facts(path: Path) -> tuple[tuple[int, int], Image.Transpose | None]:
-    """Height and width as viewers show it, and the turn that takes the stored picture there."""
+def _own_size(path: Path) -> tuple[int, int]:
+    """Height and width as viewers show it."""
     try:
-        width, height, turned = picture_size(path)
+        width, height = drawn_size(*picture_size(path))
     except PictureError as error:
         raise UserError(f"{path}: {error.what}.", "Put a sound picture there.") from None
-    with Image.open(path) as picture:
-        # Pillow itself turns TIFF
-        tag = 1 if picture.format == "TIFF" else picture.getexif().get(ORIENTATION, 1)
-    return ((width, height) if turned else (height, width)), TURNS.get(tag)
-
-
-def _turned(pixels: Bytes, turn: Image.Transpose | None) -> Bytes:
-    return pixels if turn is None else np.asarray(Image.fromarray(pixels).transpose(turn))
+    return height, width
 
 
 def _detect(

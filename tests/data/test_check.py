@@ -315,6 +315,10 @@ def test_turned_pictures_may_be_declared_as_seen(tmp_path: Path) -> None:
     problems, sizes = picture_problems(look(path)[0], decode=False)
     assert problems == []
     assert sizes[0] == (100, 80)
+    alone = tmp_path / "alone"  # nobody has declared anything
+    alone.mkdir()
+    (tmp_path / "a.png").rename(alone / "a.png")
+    assert picture_problems(look(alone)[0], decode=False)[1] == {0: (100, 80)}
 
 
 def test_tiff_is_turned_by_its_reader(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from mini_fsod.errors import UserError
 from mini_fsod.feed import decode as decode_module
@@ -88,27 +88,40 @@ def test_large_pictures_are_reduced(
     assert np.abs(pixels[shape[0] // 2, :, 1] - wanted).max() < 6
 
 
-@pytest.mark.parametrize("orientation", [1, 3, 5, 6, 7, 8])
-def test_declared_size_decides_on_the_exif_turn(tmp_path: Path, orientation: int) -> None:
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_pictures_are_turned_as_viewers_show_them(tmp_path: Path, orientation: int) -> None:
+    """On that boxes are drawn; a size that fits the stored picture alone says otherwise."""
     stored = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    path = tmp_path / "a.png"
-    Image.fromarray(stored).save(path, exif=exif)
-    assert (decode(path, *NO_LIMIT) == stored).all()
-    assert (decode(path, *NO_LIMIT, size=(4, 6)) == stored).all()
-    if orientation in (1, 3):  # 3 turns by half: the size does not tell, so as stored
-        with pytest.raises(UserError, match=r"declared 4 x 6, but the picture is 6 x 4"):
-            decode(path, *NO_LIMIT, size=(6, 4))
-        return
     seen = {
+        1: stored,
+        2: stored[:, ::-1],
+        3: np.rot90(stored, 2),
+        4: stored[::-1],
         5: stored.transpose(1, 0, 2),
         6: np.rot90(stored, -1),
         7: np.rot90(stored, 2).transpose(1, 0, 2),
         8: np.rot90(stored),
     }[orientation]
-    assert (decode(path, *NO_LIMIT, size=(6, 4)) == seen).all()
-    assert decode(path, 2, 100, size=(6, 4)).shape == (3, 2, 3)
+    path = saved(tmp_path / "a.png", stored, orientation)
+    assert (decode(path, *NO_LIMIT) == seen).all()
+    assert (decode(path, *NO_LIMIT, size=seen.shape[:2]) == seen).all()
+    if orientation < 5:
+        with pytest.raises(UserError, match=r"declared 4 x 6, but the picture is 6 x 4"):
+            decode(path, *NO_LIMIT, size=(6, 4))
+    else:
+        assert (decode(path, *NO_LIMIT, size=(4, 6)) == stored).all()
+        assert decode(path, 2, 100, size=(6, 4)).shape == (3, 2, 3)
+    square = saved(tmp_path / "square.png", stored[:, :4], orientation)
+    with Image.open(square) as picture:
+        wanted = np.asarray(ImageOps.exif_transpose(picture))
+    assert (decode(square, *NO_LIMIT, size=(4, 4)) == wanted).all()
+
+
+def saved(path: Path, pixels: np.ndarray, orientation: int) -> Path:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(np.ascontiguousarray(pixels)).save(path, exif=exif)
+    return path
 
 
 def test_tiff_is_turned_by_pillow_and_not_again(tmp_path: Path) -> None:

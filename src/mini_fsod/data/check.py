@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from mini_fsod.data.dataset import Bools, Dataset
-from mini_fsod.data.pictures import PictureError, look_at
+from mini_fsod.data.pictures import PictureError, drawn_size, look_at
 from mini_fsod.data.text import shown
 from mini_fsod.errors import Problem
 
@@ -124,9 +124,8 @@ def picture_problems(
             fix = PICTURE_FIXES[found.kind]
             problems.append(Problem(found.kind, data.sources[i], record, found.what, fix))
             continue
-        width, height, turned = found
         declared = tuple(data.sizes[i].tolist())
-        sizes[i] = (height, width) if turned and declared == (height, width) else (width, height)
+        width, height = sizes[i] = drawn_size(*found, declared)
         if declared not in ((0, 0), sizes[i]):
             what = f"declared {declared[0]} x {declared[1]}, but the picture is {width} x {height}"
             fix = "state the picture's own size; its boxes may be off too"

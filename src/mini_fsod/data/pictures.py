@@ -18,7 +18,17 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".avif")
 # A photograph has at most some 60 million pixels; a few kilobytes can unpack to gigabytes
 MOST_PIXELS = 100_000_000
 
-ORIENTATION = 0x0112  # EXIF tag; 5 to 8 turn the picture by a quarter
+ORIENTATION = 0x0112  # EXIF tag: how a viewer has to turn the stored picture
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+QUARTER_TURNS = tuple(TURNS[tag] for tag in (5, 6, 7, 8))  # width and height change places
 
 
 class PictureError(Exception):
@@ -49,11 +59,26 @@ def is_picture(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 
+def turn_of(picture: Image.Image) -> Image.Transpose | None:
+    """The turn or reflection that EXIF asks viewers for. TIFF is turned by Pillow itself."""
+    if picture.format == "TIFF":
+        return None
+    return TURNS.get(picture.getexif().get(ORIENTATION, 1))
+
+
+def drawn_size(
+    width: int, height: int, turned: bool, declared: tuple[int, ...] = (0, 0)
+) -> tuple[int, int]:
+    """Width and height of the picture that boxes are drawn on: as viewers show it, `turned` by a
+    quarter from what is stored, unless its annotations declare the size that is stored.
+    """
+    return (height, width) if turned and declared != (width, height) else (width, height)
+
+
 def picture_size(path: Path, decode: bool = False) -> tuple[int, int, bool]:
     """(width, height, turned) from the header; with `decode` the pixels are read through too.
 
-    `turned` tells that EXIF asks viewers to turn the stored picture by a quarter. TIFF is turned
-    by Pillow itself, its size is the one seen.
+    `turned` tells that EXIF asks viewers to turn the stored picture by a quarter (`drawn_size`).
     """
     try:
         with open_regular(path) as file, Image.open(file) as picture:
@@ -63,10 +88,10 @@ def picture_size(path: Path, decode: bool = False) -> tuple[int, int, bool]:
                     "picture-bomb",
                     f"{width} x {height} pixels unpack to more than {MOST_PIXELS // 10**6} million",
                 )
-            turn = 1 if picture.format == "TIFF" else picture.getexif().get(ORIENTATION, 1)
+            turned = turn_of(picture) in QUARTER_TURNS
             if decode:
                 picture.load()
-            return width, height, turn in (5, 6, 7, 8)
+            return width, height, turned
     except PictureError:
         raise
     except Image.DecompressionBombError:

@@ -12,7 +12,13 @@ import yaml
 
 from mini_fsod.data.dataset import Boxes, Dataset
 from mini_fsod.data.folder import pictures_below, unique_ids
-from mini_fsod.data.pictures import PictureError, is_picture, look_at, stays_inside
+from mini_fsod.data.pictures import (
+    PictureError,
+    drawn_size,
+    is_picture,
+    look_at,
+    stays_inside,
+)
 from mini_fsod.data.text import is_text, number, shown
 from mini_fsod.errors import Problem, nearest
 from mini_fsod.files import is_file, is_folder, open_regular, real
@@ -51,9 +57,7 @@ def read_yolo(config: Path) -> tuple[Dataset, list[Problem]]:
     for i, seen in enumerate(look_at([root / f for f in files])):
         if isinstance(seen, PictureError):
             continue  # told where pictures are looked at; without a size its boxes mean nothing
-        width, height, turned = seen
-        # YOLO tools measure on the picture as it is seen; the size declared here turns it for us
-        sizes[i] = (height, width) if turned else (width, height)
+        sizes[i] = drawn_size(*seen)
         for polygon, row in _labels(root, files[i], names, sizes[i].tolist(), wrong):
             polygons += polygon
             rows.append((i, *row))

@@ -23,7 +23,7 @@ import numpy as np
 import PIL
 
 from mini_fsod.data.dataset import Dataset, Ints
-from mini_fsod.data.pictures import PictureError, look_at
+from mini_fsod.data.pictures import PictureError, drawn_size, look_at
 from mini_fsod.errors import UserError
 from mini_fsod.feed.batches import reduced
 from mini_fsod.feed.decode import DECODE_VERSION, Bytes, Job, cores, decode_to_file, worker_pool
@@ -71,8 +71,7 @@ def own_sizes(data: Dataset) -> Ints:
     for i, path, seen in zip(unknown, paths, look_at(paths), strict=True):
         if isinstance(seen, PictureError):
             raise UserError(f"{path}: {seen.what}.", "`mini check DATA` lists all such pictures.")
-        width, height, _ = seen
-        sizes[i] = height, width
+        sizes[i] = drawn_size(*seen)[::-1]
     return sizes
 
 

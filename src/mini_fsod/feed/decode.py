@@ -22,21 +22,14 @@ import numpy as np
 import numpy.typing as npt
 from PIL import AvifImagePlugin, Image, UnidentifiedImageError
 
-from mini_fsod.data.pictures import MOST_PIXELS, ORIENTATION
+from mini_fsod.data.pictures import MOST_PIXELS, QUARTER_TURNS, turn_of
 from mini_fsod.errors import UserError
 from mini_fsod.feed.batches import reduced
 
 Bytes = npt.NDArray[np.uint8]
 
 # Part of every cache's name: count up when the same file gives other bytes than before
-DECODE_VERSION = 1
-
-QUARTER_TURNS = {
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
+DECODE_VERSION = 2
 
 
 class Job(NamedTuple):
@@ -51,9 +44,8 @@ def decode(path: Path, short: int, long: int, size: tuple[int, int] | None = Non
     """The picture as (H, W, 3) RGB bytes, reduced to a short side of `short`, a long one of `long`.
 
     A smaller picture keeps its size. Reducing is Pillow's bilinear filter over the whole area.
-    - EXIF orientation: boxes are drawn on the picture as stored (COCO's and VOC's tools) or as
-      viewers turn it. `size`, the declared (height, width), decides: where it fits only the
-      picture after EXIF's quarter turn the picture is turned, else it is read as stored.
+    - EXIF orientation: the picture is turned as viewers show it, for on that boxes are drawn,
+      unless `size`, the declared (height, width), fits it only as it is stored.
     - Transparent parts are shown on white; what lies under them is seen by nobody who draws boxes.
     - 16-bit grey keeps its upper eight bits; CMYK and palettes go through Pillow's RGB; of an
       animation the first frame is taken. Floating-point pictures have no agreed range: an error.
@@ -66,8 +58,10 @@ def decode(path: Path, short: int, long: int, size: tuple[int, int] | None = Non
                     "Make the picture smaller.",
                 )
             stored = (picture.height, picture.width)
-            turn = _quarter_turn(picture) if size == stored[::-1] != stored else None
-            seen = stored[::-1] if turn is not None else stored
+            turn = turn_of(picture)
+            if turn in QUARTER_TURNS and size == stored != stored[::-1]:
+                turn = None
+            seen = stored[::-1] if turn in QUARTER_TURNS else stored
             if size is not None and size != seen:
                 raise UserError(
                     f"{path}: declared {size[1]} x {size[0]}, but the picture is "
@@ -93,13 +87,6 @@ def decode(path: Path, short: int, long: int, size: tuple[int, int] | None = Non
         raise UserError(
             f"{path}: cannot be decoded ({error}).", "Fetch the picture again or remove the image."
         ) from None
-
-
-def _quarter_turn(picture: Image.Image) -> Image.Transpose | None:
-    """The quarter turn that EXIF asks viewers for. TIFF is turned by Pillow itself."""
-    if picture.format == "TIFF":
-        return None
-    return QUARTER_TURNS.get(picture.getexif().get(ORIENTATION, 1))
 
 
 def _to_rgb(path: Path, picture: Image.Image) -> Image.Image:

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from mini_fsod.data.dataset import Bools, Dataset, Floats
-from mini_fsod.data.pictures import PictureError, picture_size
+from mini_fsod.data.pictures import PictureError, drawn_size, picture_size
 from mini_fsod.draw import (
     NOVEL_COLOUR,
     PAPER,
@@ -167,9 +167,7 @@ def _word(verdict: Verdict, own: int, labels: LabelMap) -> str:
 def _crop(data: Dataset, image: int, xywh: Floats, colour: Rgb) -> Image.Image:
     """A square of the picture around the box, which is drawn."""
     path = data.path(image)
-    width, height, turned = picture_size(path)
-    if turned and tuple(data.sizes[image].tolist()) == (height, width):
-        width, height = height, width
+    width, height = drawn_size(*picture_size(path), tuple(data.sizes[image].tolist()))
     picture = Image.fromarray(decode(path, LARGEST, LARGEST, (height, width)))
     x, y, w, h = (xywh * picture.width / width).tolist()
     side = max((1 + 2 * AROUND) * max(w, h), SMALLEST)

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import tiny
-from mini_fsod.data.dataset import Dataset
+from mini_fsod.data.dataset import NO_BOXES, Dataset
 from mini_fsod.data.read import read
 from mini_fsod.data.split import arranged
 from mini_fsod.labels import LabelMap
@@ -23,6 +23,10 @@ def data_of(folder: Path, kind: str = "coco") -> Dataset:
     """The tiny data set, in the order of the label map: car, bird, bus."""
     write = {"coco": tiny.write_coco, "voc": tiny.write_voc, "yolo": tiny.write_yolo}[kind]
     return arranged(read(write(folder)), LABELS)
+
+
+def no_shots(of: Dataset) -> Dataset:
+    return of.with_boxes(NO_BOXES).select([])
 
 
 def raw_of(*pairs: tuple[int, int, float, tuple[float, ...]], cut: float = 0.05) -> Raw:

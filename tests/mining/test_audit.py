@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mini_fsod.data.dataset import Boxes, Dataset
-from mini_fsod.mining.audit import BACKGROUND, DUPLICATE, FALSE, LOOSE, TRUE, audit, judge
+from mini_fsod.data.split import arranged
+from mini_fsod.mining.audit import (
+    BACKGROUND,
+    DUPLICATE,
+    FALSE,
+    LOOSE,
+    SHOWN,
+    TRUE,
+    annotated,
+    audit,
+    judge,
+    seem_complete,
+)
 from mini_fsod.mining.candidates import Candidates, candidates
-from mining.pairs import LABELS, data_of, raw_of
+from mining.pairs import LABELS, data_of, no_shots, raw_of
 
 CAR, BIRD, BUS = 0, 1, 2
 
@@ -47,7 +60,7 @@ def test_right_twice_and_wrong(tmp_path: Path) -> None:
         ((1, 0, 0.2, (0, 0, 20, 20)), TRUE, LOOSE),  # difficult boxes count as true
         ((2, 0, 0.1, (0, 0, 20, 20)), FALSE, BACKGROUND),
     ]
-    verdict = judge(found_of(*(row for row, _, _ in cases)), truth, LABELS)
+    verdict = judge(found_of(*(row for row, _, _ in cases)), truth, no_shots(truth), LABELS)
     assert verdict.kind.tolist() == [kind for _, kind, _ in cases]
     assert verdict.on.tolist() == [on for _, _, on in cases]
 
@@ -55,13 +68,13 @@ def test_right_twice_and_wrong(tmp_path: Path) -> None:
 def test_a_box_that_fits_two_takes_the_free_one(tmp_path: Path) -> None:
     truth = truth_of(tmp_path, (0, BIRD, (0, 0, 20, 20)), (0, BIRD, (4, 0, 20, 20)))
     found = found_of((0, 0, 0.9, (1, 0, 20, 20)), (0, 0, 0.8, (1, 0, 20, 20)))
-    assert judge(found, truth, LABELS).kind.tolist() == [TRUE, TRUE]
+    assert judge(found, truth, no_shots(truth), LABELS).kind.tolist() == [TRUE, TRUE]
 
 
 def test_crowds_are_no_truth(tmp_path: Path) -> None:
     truth = truth_of(tmp_path, (0, BIRD, (0, 0, 20, 20)), crowd=[True])
     found = found_of((0, 0, 0.9, (0, 0, 20, 20)))
-    row = audit(found, np.array([True]), truth, LABELS)["classes"]["bird"]
+    row = audit(found, np.array([True]), truth, no_shots(truth), LABELS)["classes"]["bird"]
     assert (row["hidden"], row["true_positives"], row["recall"]) == (0, 0, None)
 
 
@@ -74,12 +87,13 @@ def test_the_figures_by_hand(tmp_path: Path) -> None:
     found = found_of(*rows)
     kept = found.score >= 0.5  # twelve of image 0, and one on the car
     without = (found.take(kept), np.ones(13, dtype=bool))
-    result = audit(found, kept, truth, LABELS, without)
+    result = audit(found, kept, truth, no_shots(truth), LABELS, without)
     bird = result["classes"]["bird"]
     plain = bird.pop("without_co_mining")
     assert bird == {
         "hidden": 15,
         "kept": 13,
+        "on_shots": 0,
         "true_positives": 11,
         "duplicates": 0,
         "precision": pytest.approx(11 / 13, abs=1e-6),
@@ -100,8 +114,51 @@ def test_the_figures_by_hand(tmp_path: Path) -> None:
     json.dumps(result, allow_nan=False)
 
 
+def test_shots_are_neither_right_nor_wrong(tmp_path: Path) -> None:
+    """Nor are they hidden. A second box on one is a duplicate, another class there is wrong."""
+    birds = [(0, BIRD, (30 * k, 0, 20, 20)) for k in range(4)]
+    truth = truth_of(tmp_path, *birds, (1, BIRD, (0, 0, 20, 20)))
+    shots = arranged(truth.with_boxes(truth.boxes.take(np.array([0, 4]))), LABELS).select([1, 0])
+    found = found_of(
+        (0, 0, 0.9, (0, 0, 20, 20)),  # a shot
+        (0, 0, 0.8, (1, 0, 20, 20)),  # and again
+        (0, 1, 0.7, (0, 0, 20, 20)),  # as a bus
+        (0, 0, 0.6, (30, 0, 20, 20)),
+        (1, 0, 0.5, (0, 0, 20, 20)),  # the other shot
+    )
+    kinds = [SHOWN, DUPLICATE, FALSE, TRUE, SHOWN]
+    assert judge(found, truth, shots, LABELS).kind.tolist() == kinds
+    bird = audit(found, np.ones(5, dtype=bool), truth, shots, LABELS)["classes"]["bird"]
+    assert (bird["hidden"], bird["kept"], bird["on_shots"]) == (3, 4, 2)
+    assert (bird["precision"], bird["recall"]) == (0.5, pytest.approx(1 / 3, abs=1e-6))
+    assert annotated(truth, shots, LABELS) == 3
+    assert annotated(truth, no_shots(truth), LABELS) == 5
+    elsewhere = replace(shots, files=("elsewhere/1.png", "elsewhere/0.png"))
+    assert annotated(truth, elsewhere, LABELS) == 5
+
+
+@pytest.mark.parametrize(
+    ("objects", "mined", "complete"),
+    [
+        (0, 0, False),
+        (0, 5, False),
+        (1, 0, True),
+        (3, 86, False),
+        (21, 86, False),
+        (22, 86, True),
+        (6139, 1500, True),
+    ],
+)
+def test_a_few_boxes_more_than_the_shots_tell_nothing(
+    objects: int, mined: int, complete: bool
+) -> None:
+    assert seem_complete(objects, mined) is complete
+
+
 def test_nothing_found(tmp_path: Path) -> None:
-    result = audit(candidates(raw_of(), 0.05), np.zeros(0, dtype=bool), data_of(tmp_path), LABELS)
+    truth = data_of(tmp_path)
+    nothing = np.zeros(0, dtype=bool)
+    result = audit(candidates(raw_of(), 0.05), nothing, truth, no_shots(truth), LABELS)
     assert result["pool"]["hidden"] == 3
     assert result["pool"]["recall"] == 0
     assert result["pool"]["precision"] is None
@@ -116,11 +173,11 @@ def test_a_verdict_depends_on_better_ones_alone(tmp_path: Path) -> None:
     near = np.array([[10, 20, 30, 40], [0, 0, 60, 60], [40, 20, 50, 30]])[image]
     xywh = near * rng.normal(1, 0.15, (n, 4))
     found = Candidates(image, label, xywh, rng.random(n), rng.random(n), None)
-    whole = judge(found, truth, LABELS)
+    whole = judge(found, truth, no_shots(truth), LABELS)
     best = found.score > 0.4
-    part = judge(found.take(best), truth, LABELS)
+    part = judge(found.take(best), truth, no_shots(truth), LABELS)
     assert part.kind.tolist() == whole.kind[best].tolist()
     assert set(whole.kind.tolist()) == {TRUE, DUPLICATE, FALSE}
     shuffled = rng.permutation(n)
-    again = judge(found.take(shuffled), truth, LABELS)
+    again = judge(found.take(shuffled), truth, no_shots(truth), LABELS)
     assert again.kind.tolist() == whole.kind[shuffled].tolist()

@@ -24,7 +24,7 @@ from mini_fsod.mining.sheet import (
     sheet,
     write_sheets,
 )
-from mining.pairs import LABELS, data_of
+from mining.pairs import LABELS, data_of, no_shots
 
 
 def has(picture: Image.Image, colour: tuple[int, int, int]) -> bool:
@@ -45,7 +45,7 @@ def test_right_and_wrong_are_told_apart_where_it_is_known(tmp_path: Path) -> Non
     plain = sheet(data, found, kept, 0, LABELS)
     assert has(plain, NOVEL_COLOUR)
     assert not has(plain, RIGHT_COLOUR)
-    judged = sheet(data, found, kept, 0, LABELS, judge(found, data, LABELS))
+    judged = sheet(data, found, kept, 0, LABELS, judge(found, data, no_shots(data), LABELS))
     assert has(judged, RIGHT_COLOUR)
     assert has(judged, WRONG_COLOUR)
     assert not has(judged, NOVEL_COLOUR)
@@ -53,7 +53,9 @@ def test_right_and_wrong_are_told_apart_where_it_is_known(tmp_path: Path) -> Non
 
 def test_only_what_is_kept_is_shown(tmp_path: Path) -> None:
     data, found = data_of(tmp_path), found_of(2)
-    right = sheet(data, found, np.array([True, False]), 0, LABELS, judge(found, data, LABELS))
+    right = sheet(
+        data, found, np.array([True, False]), 0, LABELS, judge(found, data, no_shots(data), LABELS)
+    )
     assert has(right, RIGHT_COLOUR)
     assert not has(right, WRONG_COLOUR)
 
@@ -62,7 +64,7 @@ def test_of_a_class_without_mined_boxes_its_best_candidates(tmp_path: Path) -> N
     data, found = data_of(tmp_path), found_of(30)
     none = np.zeros(30, dtype=bool)
     assert has(sheet(data, found, none, 0, LABELS), NOVEL_COLOUR)
-    judged = sheet(data, found, none, 0, LABELS, judge(found, data, LABELS))
+    judged = sheet(data, found, none, 0, LABELS, judge(found, data, no_shots(data), LABELS))
     assert ROWS * CELL < judged.height < 2 * ROWS * CELL  # one grid, of the best
     assert has(judged, RIGHT_COLOUR)
     assert not has(sheet(data, found, none, 1, LABELS), NOVEL_COLOUR)  # there is no candidate

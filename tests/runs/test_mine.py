@@ -51,7 +51,7 @@ def test_the_files_agree_with_each_other(finished: Path) -> None:
 
     assert audit["pool"]["kept"] == figures["kept"]
     assert audit["pool"]["candidates"] == figures["candidates"]
-    assert audit["pool"]["hidden"] == 5
+    assert audit["pool"]["hidden"] == 4  # and the shot
     assert audit["pool"]["without_co_mining"]["candidates"] > 0
     assert (audit["pool"]["precision"], audit["pool"]["recall"]) == (
         figures["precision"],
@@ -187,7 +187,24 @@ def test_detections_of_another_tool(data: Path, copied: Path, scans: list[str]) 
         "recall": 1.0,
     }
     figures = again(data, copied, **own, mine__threshold=0.1)
-    assert figures["precision"] == pytest.approx(5 / 13, abs=1e-6)
+    assert figures["precision"] == pytest.approx(4 / 12, abs=1e-6)  # the shot does not count
+
+
+def test_a_few_annotations_judge_nothing(
+    data: Path, copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What lies on none of them may be right: nobody has drawn all."""
+    given = copied / "given.json"
+    rows = write_detections(data, given)
+    rows += [r | {"bbox": [30, 30, 6, 6]} for r in rows if r["bbox"] == [0, 0, 5, 5]]
+    given.write_text(json.dumps(rows))
+    own = {"mine__detections": given, "mine__cut": 0.05, "mine__discriminator": "none"}
+    figures = again(data, copied, **own, mine__threshold=0.1)
+    assert figures["kept"] == 21
+    assert "precision" not in figures
+    assert not (copied / "mine" / "audit.json").exists()
+    said = " ".join(capsys.readouterr().err.split())
+    assert "4 of them are among the 4 new objects that are annotated beyond the shots" in said
 
 
 def test_the_discriminator_looks_at_them_too(data: Path, copied: Path, scans: list[str]) -> None:

@@ -30,7 +30,7 @@ from mini_fsod.feed.decode import cores, decode
 from mini_fsod.files import write_bytes
 from mini_fsod.fonts import Font, font_for
 from mini_fsod.labels import LabelMap
-from mini_fsod.mining.audit import BACKGROUND, DUPLICATE, FALSE, LOOSE, TRUE, Verdict
+from mini_fsod.mining.audit import BACKGROUND, DUPLICATE, FALSE, LOOSE, SHOWN, TRUE, Verdict
 from mini_fsod.mining.candidates import Candidates
 
 COLUMNS = 6
@@ -45,8 +45,14 @@ LARGEST = 2000  # pixels of a picture's longer side as it is read
 RIGHT_COLOUR: Rgb = (64, 200, 140)
 WRONG_COLOUR: Rgb = (255, 78, 92)
 TWICE_COLOUR: Rgb = (250, 196, 60)
-WORDS = {TRUE: "right", DUPLICATE: "found twice", FALSE: "wrong"}
-COLOURS = {TRUE: RIGHT_COLOUR, DUPLICATE: TWICE_COLOUR, FALSE: WRONG_COLOUR}
+SHOWN_COLOUR: Rgb = (120, 170, 255)
+WORDS = {TRUE: "right", DUPLICATE: "found twice", FALSE: "wrong", SHOWN: "a shot"}
+COLOURS = {
+    TRUE: RIGHT_COLOUR,
+    DUPLICATE: TWICE_COLOUR,
+    FALSE: WRONG_COLOUR,
+    SHOWN: SHOWN_COLOUR,
+}
 
 
 def write_sheets(
@@ -98,7 +104,8 @@ def sheet(
     legend = []
     if verdict is not None and len(own):
         kinds = verdict.kind[own]
-        title += f", {(kinds == TRUE).mean():.0%} right"
+        if (kinds != SHOWN).any():
+            title += f", {(kinds[kinds != SHOWN] == TRUE).mean():.0%} right"
         legend = [(WORDS[k], COLOURS[k]) for k in WORDS if (kinds == k).any()]
     ranks = range(1, len(own) + 1)
     parts = [(title, ranks, legend)]

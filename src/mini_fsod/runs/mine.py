@@ -16,14 +16,14 @@ import torch
 
 from mini_fsod import show
 from mini_fsod.data.dataset import Dataset
-from mini_fsod.data.split import arranged, is_of
+from mini_fsod.data.split import arranged
 from mini_fsod.errors import UserError
 from mini_fsod.feed.cache import own_sizes
 from mini_fsod.files import digest, is_file, write_bytes, write_json
 from mini_fsod.keys import Mine
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining import files
-from mini_fsod.mining.audit import audit, judge
+from mini_fsod.mining.audit import TRUE, annotated, audit, judge, seem_complete
 from mini_fsod.mining.candidates import Candidates, Raw, apart, candidates
 from mini_fsod.mining.sheet import write_sheets
 from mini_fsod.mining.stretch import stretched
@@ -151,26 +151,23 @@ def choose(run: Run, raw: Raw, data: Dataset, place: Path, most: int) -> dict[st
             "mine.alpha, mine.threshold or mine.cut"
         )
     show.note(f"mined {figures['kept']:,} of {figures['candidates']:,} candidates: {by_class}")
-    verdict = None
-    if _are_known(data, run.material.shots, labels):
+    verdict, shots = None, run.material.shots
+    known = annotated(data, shots, labels)
+    if seem_complete(known, figures["kept"]):
         alone = replace(raw, dots=None, seen=None)  # the detector
         plain = None if found.cosine is None else chosen(alone)[:2]
-        told = audit(found, kept, data, labels, plain)
+        told = audit(found, kept, data, shots, labels, plain)
         write_json(place / AUDIT, told)
-        verdict = judge(found, data, labels)
+        verdict = judge(found, data, shots, labels)
         figures |= {"precision": told["pool"]["precision"], "recall": told["pool"]["recall"]}
         if figures["precision"] is not None:
-            show.note(f"of them {100 * figures['precision']:.1f} % are right (audit.json)")
+            right = f"{100 * figures['precision']:.1f} %"
+            show.note(f"of them {right} are right by the annotations (audit.json)")
+    elif known:
+        there = int((judge(found, data, shots, labels).kind[kept] == TRUE).sum())
+        show.note(
+            f"{there} of them are among the {known:,} new objects that are annotated beyond the "
+            "shots: too few are to say how many of the others are right"
+        )
     write_sheets(place, data, found, kept, labels, verdict)
     return figures
-
-
-def _are_known(data: Dataset, shots: Dataset, labels: LabelMap) -> bool:
-    """Whether novel objects are annotated beyond the shots, so that mining can be judged."""
-
-    def novel(of: Dataset) -> set[tuple[Any, ...]]:
-        boxes = of.boxes.take(is_of(of, labels.novel))
-        files = [of.files[i] for i in boxes.image.tolist()]
-        return set(zip(files, map(tuple, boxes.xywh.tolist()), strict=True))
-
-    return bool(novel(data) - novel(shots))

@@ -15,7 +15,6 @@ import torch
 
 from mini_fsod import show
 from mini_fsod.data.dataset import Floats
-from mini_fsod.data.split import is_of
 from mini_fsod.detector.matching import draw_number
 from mini_fsod.detector.model import Detector
 from mini_fsod.errors import UserError
@@ -24,6 +23,7 @@ from mini_fsod.feed.resident import Batch
 from mini_fsod.feed.views import draw_strong, strong_view
 from mini_fsod.files import digest, is_file, write_bytes
 from mini_fsod.mining import health
+from mini_fsod.mining.audit import annotated, seem_complete
 from mini_fsod.mining.candidates import Candidates
 from mini_fsod.mining.delta import Deltas, expected_objects
 from mini_fsod.mining.files import read_candidates, read_pool
@@ -70,8 +70,8 @@ def online(run: Run) -> None:
     teacher = watch = None
     if own.teacher:
         teacher = Average(student, run.device)
-        shots = is_of(run.material.shots, labels.novel)
-        known = extra is None and len(hidden) > int(shots.sum())  # more than the shots
+        objects = annotated(run.material.mined, run.material.shots, labels)
+        known = extra is None and seem_complete(objects, len(learnt.mined))
         how = _teaching(run, truth_known=known)
         delta = torch.full((len(labels.novel),), own.delta, device=run.device)
         losses = losses_with_teacher(student, teacher.model, how, delta)

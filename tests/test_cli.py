@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -48,10 +50,17 @@ def test_start_up_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "goes_on"), [(("run", "demo"), True), (("check", "."), False)], ids=["run", "check"]
+    ("words", "said"),
+    [
+        (("run", "demo"), "Stopped. The same command goes on.\n"),
+        (("run", "demo", "--from", "base"), "Stopped. The same command without --from goes on.\n"),
+        (("run", "demo", "--from=base"), "Stopped. The same command without --from goes on.\n"),
+        (("check", "."), "Stopped.\n"),
+    ],
+    ids=["run", "from", "from=", "check"],
 )
 def test_stopped_by_ctrl_c(
-    mini, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], goes_on: bool
+    mini, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
 ) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -59,8 +68,30 @@ def test_stopped_by_ctrl_c(
     monkeypatch.setattr(f"mini_fsod.commands.{words[0]}.run", interrupted)
     code, _, err = mini(*words)
     assert code == 130
-    assert ("The same command goes on." in err) == goes_on
-    assert "Stopped." in err
+    assert err.endswith(said)
+
+
+def test_a_full_disk(mini, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("mini_fsod.commands.run.run", full)
+    code, _, err = mini("run", "demo")
+    assert code == 2
+    assert "No space left on device. Free some space and repeat the command" in err
+
+
+def test_threads_fail_in_silence_on_a_full_disk_alone(
+    mini, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    mini("--version")
+    for error in (OSError(errno.ENOSPC, "No space left on device"), ValueError("a fault of ours")):
+        args = (type(error), error, None, None)
+        threading.excepthook(threading.ExceptHookArgs(args))
+    said = capsys.readouterr().err
+    assert "No space" not in said
+    assert "a fault of ours" in said
 
 
 def test_check_of_a_sound_set(tmp_path: Path, mini) -> None:

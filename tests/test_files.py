@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -31,6 +32,19 @@ def test_nothing_is_left_behind_when_writing_fails(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be written"):
         write_bytes(path / "below-a-file", b"x")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["folder", "x.json"]
+
+
+def test_a_full_disk_is_told_with_what_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(UserError, match="No space left on device") as told:
+        write_bytes(tmp_path / "x", b"x")
+    assert "Free some space and repeat" in told.value.fix
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_files_have_ordinary_rights(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from typing import Any, BinaryIO
 
 from mini_fsod.errors import UserError
 
+FREE_SPACE = "Free some space and repeat the command: what was begun goes on where it was."
+
 
 def mode(path: Path) -> int:
     """Type and rights of a file, 0 if there is none that can be looked at.
@@ -51,21 +53,24 @@ def open_regular(path: Path) -> BinaryIO:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from None
 
 
+def unwritten(path: Path, error: OSError | ValueError) -> UserError:
+    """Why a file cannot be written, and what to do."""
+    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+    return UserError(
+        f"{path}: cannot be written ({getattr(error, 'strerror', error)}).",
+        FREE_SPACE if full else "Choose another place.",
+    )
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write beside `path` and rename: a killed process leaves the old file or none, never half."""
     if mode(path) and not is_file(path):
-        raise UserError(
-            f"{path}: cannot be written (it exists and is no regular file).",
-            "Choose another place.",
-        )
+        raise unwritten(path, OSError(errno.EEXIST, "it exists and is no regular file"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path}: cannot be written ({getattr(error, 'strerror', error)}).",
-            "Choose another place.",
-        ) from None
+        raise unwritten(path, error) from None
     try:
         with os.fdopen(handle, "wb") as target:
             target.write(content)
@@ -73,9 +78,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         Path(part).chmod(0o666 & ~_umask())
         Path(part).replace(path)
     except OSError as error:
-        raise UserError(
-            f"{path}: cannot be written ({error.strerror}).", "Choose another place."
-        ) from None
+        raise unwritten(path, error) from None
     finally:
         Path(part).unlink(missing_ok=True)
 

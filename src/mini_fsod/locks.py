@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mini_fsod.errors import UserError
+from mini_fsod.files import unwritten
 
 _ours: set[Path] = set()  # that this process holds
 
@@ -28,9 +29,7 @@ def lock(path: Path, wait: bool = False) -> Iterator[bool]:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("ab")
     except OSError as error:
-        raise UserError(
-            f"{path}: cannot be written ({error.strerror}).", "Choose another place."
-        ) from None
+        raise unwritten(path, error) from None
     with file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

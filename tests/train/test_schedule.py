@@ -22,8 +22,11 @@ THIRDS = (2 / 3, 8 / 9)
         (80, 90, 0.0002),  # eight ninths
         (89, 90, 0.0002),
         (80, None, 0.020),  # the end is not known yet
-        (1, 3, 0.010),
-        (2, 3, 0.0015),  # warm-up and the first decay at once: 0.02 * 3/4 * 0.1
+        (0, 9, 0.02 / 3),  # a third of a short run is the most that warms up
+        (2, 9, 0.020),
+        (0, 3, 0.020),
+        (2, 3, 0.002),
+        (1, None, 0.010),
     ],
 )
 def test_rates(step: int, total: int | None, rate: float) -> None:

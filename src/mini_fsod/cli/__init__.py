@@ -5,8 +5,11 @@ What a command needs is imported inside it, so that help is there at once.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+import threading
+from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import Annotated
 
@@ -16,6 +19,7 @@ from mini_fsod import __version__
 from mini_fsod.cli import data, runs  # noqa: F401 - they register their commands, in this order
 from mini_fsod.cli.options import app
 from mini_fsod.errors import UserError
+from mini_fsod.files import FREE_SPACE
 
 STOPPED = 130  # the exit code of a process that somebody has interrupted
 RESUMED = ("run", "study", "pretrain", "demo")  # commands that go on where they were
@@ -46,6 +50,7 @@ def main() -> None:
     # Threads that spin while they wait lose a core to any other process, and then wait for each
     # other: beside one busy process, training on 2 cores fell from 25 to 2 images a second.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    threading.excepthook = _in_thread
     for stream in (sys.stdout, sys.stderr):
         # a terminal or pipe that knows ASCII alone still gets every word
         if isinstance(stream, TextIOWrapper):
@@ -59,12 +64,25 @@ def main() -> None:
         sys.exit(2)
     except OSError as error:
         # what nobody could foresee: standard output on a full disk, a folder that goes away
-        print(f"Error {error}", file=sys.stderr)
+        advice = f" {FREE_SPACE}" if error.errno == errno.ENOSPC else ""
+        print(f"Error {error}.{advice}", file=sys.stderr)
         sys.exit(2)
     except (KeyboardInterrupt, SystemExit) as end:
         # Typer makes the one of the other
         if isinstance(end, SystemExit) and end.code != STOPPED:
             raise
-        goes_on = sys.argv[1:2] and sys.argv[1] in RESUMED
-        print(f"Stopped.{' The same command goes on.' if goes_on else ''}", file=sys.stderr)
+        print(f"Stopped.{_how_to_go_on(sys.argv[1:])}", file=sys.stderr)
         sys.exit(STOPPED)
+
+
+def _how_to_go_on(words: Sequence[str]) -> str:
+    if not words or words[0] not in RESUMED:
+        return ""
+    again = any(word.partition("=")[0] == "--from" for word in words)  # it would begin anew
+    return f" The same command {'without --from ' * again}goes on."
+
+
+def _in_thread(failed: threading.ExceptHookArgs) -> None:
+    """TensorBoard writes in a thread. What ails it, a full disk, the training will tell."""
+    if not isinstance(failed.exc_value, OSError):
+        threading.__excepthook__(failed)

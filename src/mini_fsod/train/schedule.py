@@ -17,7 +17,11 @@ def rate_at(
 ) -> float:
     """The learning rate of iteration `step` from 0: a line up to `rate`, then a tenth at each share
     of the run in `decay`. `total` None: the end is not known yet, and no decay is due.
+
+    A short run warms up for a third of its iterations at most: it would end before it had learnt.
     """
+    if total is not None:
+        warm_up = min(warm_up, total // 3)
     warm = min(1.0, (step + 1) / warm_up) if warm_up else 1.0
     passed = 0 if total is None else sum(step >= round(share * total) for share in decay)
     return rate * warm * float(0.1**passed)

@@ -99,14 +99,23 @@ def test_a_preset_cannot_be_changed_by_those_who_use_it() -> None:
 
 def test_the_table_names_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
     command.run(as_json=False)
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    shown = {words[0]: words[1:] for words in lines if len(words) > 5}
-    unfolded = {name.replace("{1,2,3}", n) for name in shown for n in "123"}
-    assert set(PRESETS) <= unfolded
-    assert len([name for name in shown if name.startswith("voc")]) == 20
-    words = "resnet101 480 to 800 18,000 iterations 4,000 iterations data.root, weights"
-    assert shown["voc-split{1,2,3}-1shot"] == [*words.split(), "IMAGENET1K_V2"]
-    assert "data.novel," in shown["photos"]
+    shown = [text.splitlines() for text in capsys.readouterr().out.strip().split("\n\n")]
+    names = [name for name, _, _ in shown]
+    assert names[:2] == ["photos", "demo"]  # what people begin with
+    unfolded = {
+        name.replace("{1,2,3}", split).replace("{1,2,3,5,10}", k)
+        for name in names
+        for split in "123"
+        for k in ("1", "2", "3", "5", "10")
+    }
+    assert unfolded == set(PRESETS)
+    facts = {name: line for name, _, line in shown}
+    assert facts["voc-split{1,2,3}-{1,2,3,5,10}shot"] == (
+        "resnet101, 480 to 800 pixels; base 18,000 iterations, online 18,000 iterations; "
+        "needs data.root, weights IMAGENET1K_V2"
+    )
+    assert facts["photos"].endswith("needs data.root, data.novel, weights IMAGENET1K_V2")
+    assert "GroupNorm" in facts["demo"]
 
 
 def test_json_holds_every_key(capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,3 +96,10 @@ def test_numbers_and_their_words() -> None:
 )
 def test_durations(seconds: float, said: str) -> None:
     assert show.duration(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0.0 MiB"), (14 * 2**20, "14.0 MiB"), (2**30, "1.0 GiB")]
+)
+def test_sizes(number: int, text: str) -> None:
+    assert show.size(number) == text

@@ -229,10 +229,9 @@ class Mine(Section):
     refine: Whole = 0  # so many of the best crops of a class are its prototype, not the shots
     # boxes of a class are stretched alike where that makes crops of them more like the shots
     stretch: bool = False
-    # these two hold for what a teacher finds as well
-    drop_on_base: bool = False  # no candidates that overlap base boxes
-    # none is chosen that lies in a better one of its class, or around it; and what lies in a taught
-    # one is background, whatever online.ignore_candidates says
+    drop_on_base: bool = False  # no candidates, nor a teacher's finds, that overlap base boxes
+    # none is chosen, nor taken from a teacher, that lies in a better one of its class, or around
+    # it; what lies in a taught one is background, whatever online.ignore_candidates says
     drop_nested: bool = False
     detections: Place | None = None  # another tool's on the training images, instead of transfer's
     extra: Place | None = None  # a folder of pictures without annotations, mined too

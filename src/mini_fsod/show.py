@@ -120,6 +120,11 @@ def _lines(what: str, total: int) -> Callable[..., None]:
     return told
 
 
+def size(number: int) -> str:
+    """Bytes as 3.2 GiB, or 14.0 MiB."""
+    return f"{number / 2**30:.1f} GiB" if number >= 2**30 else f"{number / 2**20:.1f} MiB"
+
+
 def duration(seconds: float) -> str:
     """12 s, 3:05 min, 2:10 h."""
     whole = round(seconds)

@@ -150,7 +150,7 @@ def test_only_one_of_two_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_full_disk_is_told_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = pictures_in(tmp_path / "data")
     monkeypatch.setattr("shutil.disk_usage", lambda p: SimpleNamespace(free=1000))
-    with pytest.raises(UserError, match=r"take 0\.0 GiB, but only 0\.0 GiB are free"):
+    with pytest.raises(UserError, match=r"take 0\.0 MiB, but only 0\.0 MiB are free"):
         cached_pictures(data, tmp_path / "cache", 24, 60, 1)
     assert not [p for p in (tmp_path / "cache").iterdir() if p.is_dir()]
 

@@ -148,6 +148,26 @@ def test_the_datas_own_pictures_are_not_mined_twice(
         again(data, copied, mine__extra=data / "train")
 
 
+def test_torn_pictures_are_left_out(
+    data: Path, copied: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Of thousands some are always broken; they are told of, and the others mined."""
+    folder = tmp_path / "mixed"
+    shutil.copytree(data / "train", folder)
+    whole = (folder / "0.png").read_bytes()
+    (folder / "0.png").write_bytes(whole[: len(whole) // 2])
+    (folder / "1.png").write_text("no picture")
+    capsys.readouterr()
+    assert again(data, copied, mine__extra=folder)["extra"]["images"] == 6
+    said = " ".join(capsys.readouterr().err.split())
+    assert "2 pictures that cannot be read left out: 0.png ..." in said
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "1.png").write_text("no picture")
+    with pytest.raises(UserError, match="nothing to mine, none of its pictures can be read"):
+        again(data, copied, mine__extra=alone)
+
+
 @pytest.mark.parametrize(
     ("changes", "what"),
     [

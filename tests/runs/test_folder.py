@@ -104,6 +104,36 @@ def test_a_configuration_that_gives_the_same_is_taken(
     folder.refuse_stale(tmp_path, config(*sets), first)
 
 
+def test_the_same_place_under_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    out = tmp_path / "run"
+    finish(out, *BOTH, settings=config("data.root=photos"))
+    folder.refuse_stale(out, config(f"data.root={tmp_path / 'photos'}"), None)
+    with pytest.raises(UserError, match=r"data\.root changed"):
+        folder.refuse_stale(out, config("data.root=others"), None)
+
+
+def test_what_changes_figures_alone_asks_for_no_training(tmp_path: Path) -> None:
+    finish(tmp_path, *BOTH)
+    with pytest.raises(UserError, match=r"data\.metric changed, and figures .* stay") as told:
+        folder.refuse_stale(tmp_path, config("data.metric=coco"), None)
+    assert f"mini predict {tmp_path} PICTURES --json" in told.value.fix
+    with pytest.raises(UserError, match=r"data\.metric, seed changed"):
+        folder.refuse_stale(tmp_path, config("data.metric=coco", "seed=1"), None)
+
+
+def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is the data's own folder"):
+        folder.refuse_stale(tmp_path, config(f"data.root={tmp_path}"), None)
+    (tmp_path / "train.json").touch()
+    with pytest.raises(UserError, match="is the data's own folder"):
+        folder.refuse_stale(tmp_path, config(f"data.root={tmp_path / 'train.json'}"), None)
+    (tmp_path / "plan.json").touch()
+    with pytest.raises(UserError, match="a study lies here"):
+        folder.refuse_stale(tmp_path, config(), None)
+
+
 def test_a_stage_that_began_counts_and_one_that_never_got_anywhere_does_not(tmp_path: Path) -> None:
     finish(tmp_path)
     (tmp_path / "base").mkdir()

@@ -1,4 +1,4 @@
-"""How a stage trains is what its keys say."""
+"""How a stage trains is what its keys say, and what is told of its end."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mini_fsod.config import resolve
+from mini_fsod.runs import stages
 from mini_fsod.runs.run import recipe_of
 
 # none of them a default
@@ -38,3 +39,14 @@ def test_how_a_stage_trains(stage: str) -> None:
     assert found == {"minutes": None, "bf16": True, **TRAINING}
     before = asdict(recipe_of(getattr(usual, stage), bf16=False))
     assert all(before[key] != value for key, value in TRAINING.items())
+
+
+@pytest.mark.parametrize(
+    ("stage", "figure", "little"),
+    [("base", 1.8, True), ("base", 60.0, False), ("base", None, False), ("transfer", 1.8, False)],
+)
+def test_a_base_detector_that_has_learnt_little_is_told_of(
+    stage: str, figure: float | None, little: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stages._tell(stage, {"bAP50": figure, "seconds": 1.0})
+    assert ("Train it longer" in capsys.readouterr().err) == little

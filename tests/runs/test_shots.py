@@ -78,7 +78,7 @@ def test_a_sample_of_another_data_set(data: Path, tmp_path: Path, mini: Any) -> 
     other = small.write_yolo(tmp_path / "yolo")
     out = tmp_path / "shots.json"
     assert mini("sample", other, "--novel", "red", "--shots", 2, "-o", out)[0] == 0
-    with pytest.raises(UserError, match=r"shots\.json: of its \d pictures \d cannot be found"):
+    with pytest.raises(UserError, match=r"shots\.json: \d pictures? of it cannot be found"):
         material(data, data__novel="red", shots__file=out).check(["base", "transfer"])
 
 
@@ -149,8 +149,12 @@ def test_a_file_of_shots_that_lacks_a_class(data: Path, tmp_path: Path) -> None:
         path.write_text(json.dumps(content | {"annotations": left}))
         return material(data, shots__file=path)
 
-    with pytest.raises(UserError, match=r"shots\.json: there is no shot of blue, light"):
+    with pytest.raises(UserError, match=r"shots\.json: there is no shot of blue, light; it knows"):
         given(without=3).check(["transfer"])
+    content["categories"][2]["name"] = "Blue, light"
+    with pytest.raises(UserError, match=r'knows red, green, Blue, light\. Did you mean "Blue, li'):
+        given(without=0).check(["transfer"])
+    content["categories"][2]["name"] = NOVEL
     own = given(without=2)
     own.check(["transfer"])
     k = len([box for box in drawn if box["category_id"] == 3])

@@ -163,6 +163,10 @@ def test_places_and_ways_that_cannot_be(
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="is no folder"):
         study(tmp_path / "file")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("")
+    with pytest.raises(UserError, match="a run lies here"):
+        study(tmp_path / "run")
     with pytest.raises(UserError, match="voc-split4-1shot-320"):
         study(tmp_path / "out", split="4")
     monkeypatch.setenv("WORLD_SIZE", "2")

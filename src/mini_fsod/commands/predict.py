@@ -82,8 +82,11 @@ def run(
     elif done:
         show.table(result_table(done, labels, least))
     if draw is not None and done:
-        pictures = show.count(len(done), "picture")
-        show.note(f"{draw}: {pictures} with detections of a score of {least:g} and above")
+        pictures = show.count(len(done), "drawing")
+        filled = sum(len(p.above(least).names) > 0 for p in done)
+        show.note(
+            f"{draw}: {pictures}, {filled:,} with detections of a score of {least:g} and above"
+        )
     for bad in failed:
         show.error(UserError(f"{bad.path}: {bad.why.rstrip('.')}."))
     return not failed
@@ -169,7 +172,7 @@ def _is_drawing(path: Path) -> bool:
 def _draw(prediction: Prediction, labels: LabelMap, target: Path) -> None:
     novel = [name in labels.novel for name in prediction.names]
     picture = upright(prediction.path)
-    times = min(ceil(READABLE / max(picture.size)), 4) if prediction.names else 1
+    times = min(ceil(READABLE / max(picture.size)), 4)
     if times > 1:
         size = (times * picture.width, times * picture.height)
         picture = picture.resize(size, Image.Resampling.LANCZOS)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from itertools import groupby
-
-from rich.table import Table
 
 from mini_fsod import show
 from mini_fsod.config import Config, resolve
@@ -16,8 +14,7 @@ from mini_fsod.keys import Training
 from mini_fsod.presets import PRESETS
 from mini_fsod.values import Section
 
-Cells = tuple[str, ...]
-SPLIT = r"(?<=split)\d+"
+NUMBER = r"(?<=split)\d+|\d+(?=shot)"
 COMMENTS = 36  # the column in which they begin
 
 
@@ -30,20 +27,15 @@ def run(as_json: bool) -> None:
         }
         print(json.dumps(result, allow_nan=False))
         return
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("preset", "backbone", "pixels", "base", "transfer", "needs"):
-        table.add_column(column)
-    for n, (_, names) in enumerate(groupby(PRESETS, lambda name: PRESETS[name].about)):
-        if n:
-            table.add_row()
-        rows = {name: _cells(configs[name]) for name in names}
-        for folded, cells in _folded(rows).items():
-            table.add_row(show.plain(folded), *cells)
-    show.table(table)
-    for about, names in groupby(PRESETS, lambda name: PRESETS[name].about):
-        group = list(names)
-        first = group[0] + (f" ... {group[-1]}" if len(group) > 1 else "")
-        show.out.print(f"\n[bold]{first}[/]\n{show.plain(about)}", soft_wrap=True)
+    groups = [list(names) for _, names in groupby(PRESETS, lambda name: PRESETS[name].about)]
+    for names in sorted(groups, key=len):  # what people begin with comes first
+        facts = {_facts(configs[name]): None for name in names}
+        show.out.print(f"[bold]{show.plain(_folded(names))}[/]", soft_wrap=True)
+        show.out.print(show.plain(PRESETS[names[0]].about), soft_wrap=True)
+        for line in facts:
+            show.out.print(f"[dim]{show.plain(line)}[/]", soft_wrap=True)
+        show.out.print()
+    show.note("mini presets NAME shows every key of one, and what it means")
 
 
 def run_one(source: str, as_json: bool) -> None:
@@ -87,22 +79,22 @@ def _meanings(section: type[Section], prefix: str = "") -> dict[str, str]:
     return found
 
 
-def _folded(rows: Mapping[str, Cells]) -> dict[str, Cells]:
-    """Presets that differ in the number of their split alone, as one row."""
-    splits: dict[tuple[str, Cells], list[str]] = {}
-    for name, cells in rows.items():
-        number = re.search(SPLIT, name)
-        splits.setdefault((re.sub(SPLIT, "", name), cells), []).append(number[0] if number else "")
-    return {
-        name.replace("split", f"split{{{','.join(of)}}}") if len(of) > 1 else name: cells
-        for (name, cells), of in splits.items()
-    }
+def _folded(names: Sequence[str]) -> str:
+    """voc-split{1,2,3}-{1,5}shot for names that differ in numbers alone."""
+    numbers = [re.findall(NUMBER, name) for name in names]
+    places = iter([*dict.fromkeys(column)] for column in zip(*numbers, strict=True))
+
+    def fold(_: re.Match[str]) -> str:
+        own = next(places)
+        return f"{{{','.join(own)}}}" if len(own) > 1 else own[0]
+
+    return re.sub(NUMBER, fold, names[0])
 
 
-def _cells(config: Config) -> Cells:
+def _facts(config: Config) -> str:
     """Backbone, sizes, budgets, and what a person has to bring."""
     short, weights = config.views.short, config.detector.weights
-    norm = ", GroupNorm" if config.detector.norm == "group" else ""
+    norm = " with GroupNorm" if config.detector.norm == "group" else ""
     sizes = f"{min(short)} to {max(short)}" if len(short) > 1 else f"{short[0]}"
     needs = [
         *(["data.root"] if config.data.root is None else []),
@@ -110,11 +102,8 @@ def _cells(config: Config) -> Cells:
         *([f"weights {weights}"] if weights else []),
     ]
     return (
-        config.detector.backbone + norm,
-        sizes,
-        _budget(config.base),
-        _budget(config.transfer),
-        ", ".join(needs) or "nothing",
+        f"{config.detector.backbone}{norm}, {sizes} pixels; base {_budget(config.base)}, "
+        f"online {_budget(config.online)}; needs {', '.join(needs) or 'nothing'}"
     )
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from mini_fsod import config as settings
 from mini_fsod import show
 from mini_fsod.errors import UserError
-from mini_fsod.files import is_folder, mode
+from mini_fsod.files import is_file, is_folder, mode
 from mini_fsod.locks import lock
 from mini_fsod.study import tables
 from mini_fsod.study.described import as_configured, find, refuse_axes
@@ -41,6 +41,8 @@ def run(
     study = as_configured(study, settings.resolve)
     if mode(out) and not is_folder(out):
         raise UserError(f"{out}: is no folder.", "Choose another place for --out.")
+    if is_file(out / "config.yaml"):
+        raise UserError(f"{out}: a run lies here.", "Choose another folder with --out.")
     todo = plan(study, out, settings.resolve, settings.parts, settings.STAGES, settings.stages_of)
     if rows is not None:
         todo = of_rows(todo, chosen_rows(study, rows))

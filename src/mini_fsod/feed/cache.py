@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import PIL
 
+from mini_fsod import show
 from mini_fsod.data.dataset import Dataset, Ints
 from mini_fsod.data.pictures import PictureError, drawn_size, look_at
 from mini_fsod.errors import UserError
@@ -139,8 +140,8 @@ def _write(
     free = shutil.disk_usage(place.parent).free
     if total > free:
         raise UserError(
-            f"{place.parent}: the decoded pictures take {total / 2**30:.1f} GiB, but only "
-            f"{free / 2**30:.1f} GiB are free there.",
+            f"{place.parent}: the decoded pictures take {show.size(total)}, but only "
+            f"{show.size(free)} are free there.",
             "Free some space, choose another folder for the cache, or train in streaming mode.",
         )
     part = place.with_suffix(".part")

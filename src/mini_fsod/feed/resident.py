@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mini_fsod import show
 from mini_fsod.data.dataset import Bools, Boxes, Floats, Ints
 from mini_fsod.errors import UserError
 from mini_fsod.feed.batches import Plan
@@ -308,8 +309,8 @@ def _send(host: Tensor, device: torch.device) -> Tensor:
         free, _ = torch.cuda.mem_get_info(device)
         if host.numel() > free:
             raise UserError(
-                f"The decoded pictures take {host.numel() / 2**30:.1f} GiB, but {device} has only "
-                f"{free / 2**30:.1f} GiB free.",
+                f"The decoded pictures take {show.size(host.numel())}, but {device} has only "
+                f"{show.size(free)} free.",
                 "Train in streaming mode, or with a smaller short side.",
             )
     there = torch.empty(host.shape, dtype=torch.uint8, device=device)

@@ -7,6 +7,7 @@ base objects there, so where such may be is kept too (`base.json`): it is no bac
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from mini_fsod import checkpoint, show
 from mini_fsod.data.dataset import Boxes, Dataset
 from mini_fsod.data.folder import read_folder
+from mini_fsod.data.pictures import PictureError, look_at
 from mini_fsod.errors import DataError, UserError
 from mini_fsod.feed.batches import each_once
 from mini_fsod.files import is_file, is_folder, real
@@ -98,18 +100,37 @@ def extra_images(material: Material, pictures: Path) -> Dataset:
     whole, data = material.data, material.mined
     ours = {real(whole.path(i)) for i in range(len(whole))}  # the test images, above all
     new = [i for i in range(len(found)) if real(found.path(i)) not in ours]
-    if not new:
-        ours_alone = "all of its pictures are in the data set"
-        why = ours_alone if len(found) else "there is no picture in it"
+    torn = _torn(tuple(found.path(i) for i in new))
+    sound = [i for i in new if found.path(i) not in torn]
+    if not sound:
+        why = "there is no picture in it"
+        if new:
+            why = "none of its pictures can be read"
+        elif len(found):
+            why = "all of its pictures are in the data set"
         raise UserError(f"{pictures}: nothing to mine, {why}.", "Check mine.extra.")
-    known = show.count(len(found) - len(new), "picture")
+    notes = []
+    if len(new) < len(found):
+        known = show.count(len(found) - len(new), "picture")
+        notes.append(f"{pictures}: {known} of the data itself left out")
+    if torn:
+        count = show.count(len(torn), "picture")
+        notes.append(f"{pictures}: {count} that cannot be read left out: {min(torn).name} ...")
     return replace(
-        found.select(new),
+        found.select(sound),
         kind=data.kind,  # which decides how classes are numbered in files
         classes=data.classes,
         category_ids=data.category_ids,
-        notes=(f"{pictures}: {known} of the data itself left out",) * (len(new) < len(found)),
+        notes=tuple(notes),
     )
+
+
+@lru_cache(maxsize=1)  # asked before mining, by it, and by re-training
+def _torn(paths: tuple[Path, ...]) -> set[Path]:
+    """Pictures that cannot be read: of thousands from anywhere some are always broken."""
+    with show.progress("looking at pictures", len(paths)) as told:
+        seen = look_at(paths, decode=True, progress=told)
+    return {path for path, s in zip(paths, seen, strict=True) if isinstance(s, PictureError)}
 
 
 def scan_extra(run: Run, miner: Path, place: Path) -> tuple[Dataset, Raw]:

@@ -19,12 +19,13 @@ from typing import Any
 from mini_fsod import checkpoint, show
 from mini_fsod.config import STAGES, Config, from_file, parts
 from mini_fsod.errors import UserError
-from mini_fsod.files import digest, is_file, is_folder, write_bytes, write_json
+from mini_fsod.files import digest, is_file, is_folder, real, write_bytes, write_json
 from mini_fsod.locks import lock
 from mini_fsod.runs import inputs
 from mini_fsod.train import state
 
 CONFIG, METRICS, RESULTS = "config.yaml", "metrics.json", "results.json"
+PLAN = "plan.json"  # of a study
 LOCK = ".lock"
 POOL, LEARNT = "pool.json", "pool.sha256"  # of `mine`; of `online`, which pools it learns from
 EXTRA = "extra"  # the folder in `mine`, and its key among the figures
@@ -60,6 +61,11 @@ def refuse_stale(out: Path, config: Config, first: str | None) -> None:
     """What is there and stays there, begun or finished, must be what the configuration gives."""
     if is_file(out):
         raise UserError(f"{out}: is no folder.", "Choose another place for --out.")
+    root = config.data.root
+    if root is not None and real(out) == real(root if is_folder(root) else root.parent):
+        raise UserError(f"{out}: is the data's own folder.", "Choose another one with --out.")
+    if is_file(out / PLAN):
+        raise UserError(f"{out}: a study lies here.", "Choose another folder with --out.")
     begun = _begun(out, first)
     if begun and not is_file(out / CONFIG):
         raise UserError(
@@ -70,6 +76,13 @@ def refuse_stale(out: Path, config: Config, first: str | None) -> None:
     stale = [stage for stage in begun if changed[stage]]
     if stale:
         keys = ", ".join(changed[stale[-1]])
+        if {*changed[stale[-1]]} <= {"data.metric", "data.test"}:
+            raise UserError(
+                f"{out}: {keys} changed, and figures of finished stages stay as they were.",
+                "To score otherwise what is there: "
+                f"mini predict {out} PICTURES --json > found.json, then mini eval. Or choose "
+                "another folder with --out.",
+            )
         raise UserError(
             f"{out}: the configuration is not the one of {' and '.join(stale)}, which "
             f"{'was' if len(stale) == 1 else 'were'} run here: {keys} changed.",
@@ -97,7 +110,7 @@ def has_begun(stage: Path) -> bool:
 def _changed(out: Path, config: Config, stage: str) -> list[str]:
     """The keys in which the folder's configuration differs, as far as the stage depends on them."""
     before, now = _flat(parts(from_file(out / CONFIG), stage)), _flat(parts(config, stage))
-    changed = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
+    changed = sorted(k for k in {*before, *now} if not inputs.same(before.get(k), now.get(k)))
     changed += inputs.changed(out, before, now)
     learnt = out / "online" / LEARNT
     if stage in ("online", "tune") and is_file(learnt):

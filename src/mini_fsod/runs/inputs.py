@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_fsod.config import Config
-from mini_fsod.files import digest, is_file, write_json
+from mini_fsod.files import digest, is_file, mode, real, write_json
 
 NAME = "inputs.json"
 DATA = "data.root"
@@ -43,7 +43,7 @@ def write(out: Path, config: Config, begun: bool) -> None:
             state[key] = {"file": str(path), "sha256": digest(path)} | _stamp(path)
     earlier = read(out).get(DATA)
     root = config.data.root
-    if begun and earlier is not None and earlier["file"] == str(root):
+    if begun and earlier is not None and same(earlier["file"], str(root)):
         state[DATA] = earlier
     elif root is not None:
         state[DATA] = {"file": str(root), "sha256": annotations_of(root)}
@@ -67,15 +67,24 @@ def changed(out: Path, before: dict[str, Any], now: dict[str, Any]) -> list[str]
         for key, was in read(out).items()
         if key in FILES
         and now.get(key) is not None
-        and now[key] == before.get(key)
+        and same(now[key], before.get(key))
         and _is_other(Path(was["file"]), was)
     ]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values of a key mean the same: one place may have a name from here, and one from
+    the root.
+    """
+    if isinstance(one, str) and isinstance(other, str) and mode(Path(one)):
+        return real(Path(one)) == real(Path(other))
+    return bool(one == other)
 
 
 def annotations_changed(out: Path, root: Path | None) -> bool:
     """Whether the data is the one of a run, and its annotations are not."""
     was = read(out).get(DATA)
-    if root is None or was is None or was["file"] != str(root):
+    if root is None or was is None or not same(was["file"], str(root)):
         return False
     return bool(was["sha256"] != annotations_of(root))
 

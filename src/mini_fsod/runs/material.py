@@ -23,7 +23,7 @@ from mini_fsod.data.read import read
 from mini_fsod.data.split import among, arranged, base_set, is_of, united
 from mini_fsod.detector.matching import draw_number
 from mini_fsod.detector.model import Detector
-from mini_fsod.errors import UserError
+from mini_fsod.errors import UserError, nearest
 from mini_fsod.eval.score import score
 from mini_fsod.feed.batches import Plan, Schedule, each_once, reduced
 from mini_fsod.feed.cache import Pictures, cached_pictures, default_folder, own_sizes
@@ -159,10 +159,13 @@ class Material:
         shots = arranged(given, labels)
         number = np.bincount(shots.boxes.label[is_target(shots)], minlength=len(labels.classes))
         missing = [name for name, n in zip(labels.classes, number, strict=True) if not n]
-        if {*missing} & {*labels.novel}:
+        new = [name for name in labels.novel if name in missing]
+        if new:
+            there = ", ".join(given.classes) or "no class"
             raise UserError(
-                f"{own.file}: there is no shot of {', '.join(missing)}.",
-                "Sample again, with the same novel classes or split.",
+                f"{own.file}: there is no shot of {', '.join(new)}; it knows {there}."
+                f"{nearest(new[0], given.classes)}",
+                "Call classes by the same names in data.novel and in the file, or sample again.",
             )
         if not missing:
             return shots
@@ -360,7 +363,7 @@ def _refuse_missing(file: Path | None, shots: Dataset) -> None:
     missing = [path for i in range(len(shots)) if not is_file(path := shots.path(i))]
     if file is not None and missing:
         raise UserError(
-            f"{file}: of its {show.count(len(shots), 'picture')} {len(missing):,} cannot be found, "
+            f"{file}: {show.count(len(missing), 'picture')} of it cannot be found, "
             f"{missing[0]} for example.",
             "Take a sample of this data set (`mini sample`), or put the pictures there.",
         )

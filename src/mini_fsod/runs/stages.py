@@ -23,6 +23,8 @@ from mini_fsod.runs.transfer import fine_tune
 from mini_fsod.runs.tune import tune
 from mini_fsod.train.distributed import Team, own_device, team, wait_for_all
 
+LITTLE = 10.0  # bAP50 of a base detector that nothing can be mined with
+
 STAGE = {"base": base, "transfer": fine_tune, "mine": mine, "online": online, "tune": tune}
 
 
@@ -165,3 +167,9 @@ def _tell(stage: str, figures: dict[str, Any]) -> None:
     given = figures.get("checkpoint") or figures.get("given")
     how = f"from {given}" if given else f"in {show.duration(figures['seconds'])}"
     show.note(f"{stage}: {', '.join(told) or 'not scored'} {how}")
+    if stage == "base" and figures.get("bAP50") is not None and figures["bAP50"] < LITTLE:
+        show.note(
+            "that is little: mining finds new classes by what the base detector has learnt. Train "
+            "it longer (base.minutes or base.iterations), from pretrained weights "
+            "(detector.weights), or on more pictures"
+        )

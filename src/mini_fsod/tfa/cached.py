@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mini_fsod import show
 from mini_fsod.detector.anchors import level_counts
 from mini_fsod.detector.batch import RoIOutputs, Targets, placed
 from mini_fsod.detector.matching import Matches, draw_number
@@ -57,7 +58,7 @@ def obstacle(
     views = sum(plan.count for plan in schedule.every_view(AT_ONCE))
     needed, free = bytes_of_views(detector, views, most_boxes, bf16), free_memory(device)
     if needed > MOST_SHARE * free:
-        return f"{needed / 2**30:.1f} GiB of features, {free / 2**30:.1f} GiB of memory free"
+        return f"{show.size(needed)} of features, {show.size(free)} of memory free"
     return ""
 
 

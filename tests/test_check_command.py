@@ -233,3 +233,33 @@ def test_a_wrong_novel_option_is_one_problem_among_others(
     assert said in err
     assert "has no area" in err
     assert "2 problems" in err
+
+
+def test_what_can_be_mined_is_counted_in_the_training_images(tmp_path: Path, mini) -> None:
+    """All buses lie in val, which nothing is mined in; of the birds, one of two beside a car."""
+    home = tiny.write_yolo(tmp_path / "photos")
+    _, out, err = mini("check", home, "--novel", "bird,bus", "--no-sheet")
+    assert "base set    1 image with a base box in train\n" in out
+    assert "beside a base object in train" in out
+    assert re.search(r"bird \(novel\) +2 +2 .* 1 of 2 \(50%\)", out)
+    assert re.search(r"bus \(novel\) +1 +1 .* 0 of 0 *\n", out)
+    assert "counted are those that have a box in train." in out
+    assert "NOTE bus has no box in train, which a run trains on" in err
+    assert "(1 elsewhere); shots may lie in a data set of their own (shots.file)" in err
+    assert "bird has no box" not in err
+    figures = json.loads(mini("check", home, "--novel", "bird,bus", "--no-sheet", "--json")[1])
+    assert (figures["training_set"], figures["training_images"]) == ("train", 2)
+    assert figures["base_set_images"] == 1
+    assert figures["classes"]["bus"]["boxes"] == 1
+    assert figures["classes"]["bus"]["training_boxes"] == 0
+    assert len(figures["notes"]) == 1
+
+
+def test_what_can_be_mined_in_a_set_that_is_named(tmp_path: Path, mini) -> None:
+    home = tiny.write_yolo(tmp_path / "photos")
+    _, out, err = mini("check", home, "--novel", "bus", "--subset", "val", "--no-sheet")
+    assert "base set    1 image with a base box\n" in out
+    assert re.search(r"bus \(novel\) +1 +1 .* 1 of 1 \(100%\)", out)
+    assert "NOTE" not in err
+    _, out, _ = mini("check", tiny.write_coco(tmp_path / "one"), "--novel", "bird", "--no-sheet")
+    assert "base set    2 images with a base box\n" in out  # no image sets: all is training

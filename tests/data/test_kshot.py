@@ -9,8 +9,9 @@ import pytest
 
 import tiny
 from mini_fsod.data.dataset import Boxes, Dataset
-from mini_fsod.data.kshot import balanced_set, draw, fingerprint, training_part
+from mini_fsod.data.kshot import balanced_set, draw, fingerprint
 from mini_fsod.data.read import read
+from mini_fsod.data.sets import training_part
 from mini_fsod.data.split import arranged, base_set, hidden
 from mini_fsod.errors import UserError
 from mini_fsod.labels import LabelMap, split_by_novel

@@ -11,11 +11,11 @@ import torch
 
 import tiny
 from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset
+from mini_fsod.data.sets import testing_part as scored_part
 from mini_fsod.errors import UserError
 from mini_fsod.feed.batches import Schedule
 from mini_fsod.runs import material as room
 from mini_fsod.runs.material import inputs_from
-from mini_fsod.runs.material import testing_part as scored_part
 from mini_fsod.train.distributed import Team
 from runs import small
 from runs.small import material, rewrite

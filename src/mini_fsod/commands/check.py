@@ -16,6 +16,7 @@ from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.home import data_folder, name_of
 from mini_fsod.data.read import look
 from mini_fsod.data.repair import UNREPAIRED, changes, repair, write_repaired
+from mini_fsod.data.sets import training_set
 from mini_fsod.data.split import base_set, hidden, is_of
 from mini_fsod.errors import Problem, UserError
 from mini_fsod.files import is_file, real, write_bytes
@@ -47,17 +48,20 @@ def run(
     problems += class_problems(data) + box_problems(data) + pictures
     # a file that could not be read is empty for that reason
     problems = (problems or empty_problems(data, name)) + unknown
-    figures = summary(data, labels, sizes)
+    # a set that is named is meant to be trained on
+    where, training = training_set(data) if subset is None else ("", data)
+    figures = summary(data, labels, sizes, where, training)
+    notes = [*data.notes, *notes_of_novel(figures)]
     if as_json:
         print(
             json.dumps(
-                figures | {"notes": data.notes, "problems": [asdict(p) for p in problems]},
+                figures | {"notes": notes, "problems": [asdict(p) for p in problems]},
                 allow_nan=False,
             )
         )
     else:
         show_summary(name, figures, data.kind)
-        for line in data.notes:
+        for line in notes:
             show.note(f"NOTE {line}")
         show.show_problems(problems, hint=" (--json lists all)")
     if sheet is not None and sizes:
@@ -110,13 +114,22 @@ def default_sheet(path: Path, root: Path | None) -> Path:
     return folder.parent / name if folder in (here, *here.parents) else Path(name)
 
 
-def summary(data: Dataset, labels: LabelMap, sizes: dict[int, tuple[int, int]]) -> dict[str, Any]:
-    """The figures of the table: counts by class, sizes, and how novel classes meet base ones."""
+def summary(
+    data: Dataset,
+    labels: LabelMap,
+    sizes: dict[int, tuple[int, int]],
+    where: str,
+    training: Dataset,
+) -> dict[str, Any]:
+    """The figures of the table: counts by class, sizes, and how novel classes meet base ones.
+
+    The latter in the images that are trained on alone, called `where`: nothing else is mined.
+    """
     boxes = data.boxes
     with np.errstate(over="ignore", invalid="ignore"):
         side = np.sqrt(np.maximum(boxes.xywh[:, 2] * boxes.xywh[:, 3], 0))
     finite = np.isfinite(side)
-    mineable = hidden(data, labels)
+    mineable = hidden(training, labels)
     classes = {}
     for name in labels.classes:
         own = is_of(data, (name,))
@@ -129,7 +142,7 @@ def summary(data: Dataset, labels: LabelMap, sizes: dict[int, tuple[int, int]]) 
             "median_side": float(np.median(side[own & finite])) if (own & finite).any() else None,
         }
         if name in mineable:
-            classes[name]["beside_base"] = mineable[name][1]
+            classes[name]["training_boxes"], classes[name]["beside_base"] = mineable[name]
     known = np.array(list(sizes.values()), dtype=np.int64).reshape(-1, 2)
     return {
         "kind": data.kind,
@@ -141,7 +154,9 @@ def summary(data: Dataset, labels: LabelMap, sizes: dict[int, tuple[int, int]]) 
             for a, axis in enumerate(("width", "height"))
         },
         "label_map": labels.to_json(),
-        "base_set_images": len(base_set(data, labels)) if labels.novel else None,
+        "training_set": where or None,
+        "training_images": len(training),
+        "base_set_images": len(base_set(training, labels)) if labels.novel else None,
         "classes": classes,
     }
 
@@ -160,20 +175,32 @@ def show_summary(name: str, figures: dict[str, Any], kind: str) -> None:
     if figures["sizes"]["width"]:
         spans = (f"{k} {a} to {c}, median {b}" for k, (a, b, c) in figures["sizes"].items())
         show.out.print(f"pictures    {'; '.join(spans)} px")
+    there = f" in {show.plain(figures['training_set'])}" if figures["training_set"] else ""
     if figures["base_set_images"] is not None:
         images = show.count(figures["base_set_images"], "image")
-        show.out.print(f"base set    {images} with a base box")
+        show.out.print(f"base set    {images} with a base box{there}", soft_wrap=True)
     if figures["classes"]:
-        show.table(class_table(figures["classes"]))
+        show.table(class_table(figures["classes"], there))
     if figures["label_map"]["novel"]:
         show.out.print(
             "[dim]What can be mined: novel objects in images with a base object; counted are those "
-            "that have a box.[/]",
+            f"that have a box{there}.[/]",
             soft_wrap=True,
         )
 
 
-def class_table(classes: dict[str, dict[str, Any]]) -> Table:
+def notes_of_novel(figures: dict[str, Any]) -> list[str]:
+    """A sentence for each novel class that has boxes, but none where a run would look for it."""
+    where = figures["training_set"]
+    return [
+        f"{name} has no box in {where}, which a run trains on, mines and draws shots from "
+        f"({row['boxes']:,} elsewhere); shots may lie in a data set of their own (shots.file)"
+        for name, row in figures["classes"].items()
+        if row["role"] == "novel" and row["boxes"] and not row["training_boxes"]
+    ]
+
+
+def class_table(classes: dict[str, dict[str, Any]], there: str) -> Table:
     novel = any(row["role"] == "novel" for row in classes.values())
     flags = [f for f in ("difficult", "crowd") if any(row[f] for row in classes.values())]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -181,14 +208,15 @@ def class_table(classes: dict[str, dict[str, Any]]) -> Table:
     for column in ("images", "boxes", *flags, "median side"):
         table.add_column(column, justify="right")
     if novel:
-        table.add_column("beside a base object", justify="right", no_wrap=True)
+        table.add_column(f"beside a base object{there}", justify="right", no_wrap=True)
     for name, row in classes.items():
         style = "bold magenta" if row["role"] == "novel" else ""
         side = "-" if row["median_side"] is None else f"{row['median_side']:.0f} px"
         cells = [f"{row[c]:,}" for c in ("images", "boxes", *flags)] + [side]
         if novel and "beside_base" in row:
-            share = row["beside_base"] / row["boxes"] if row["boxes"] else 0
-            cells.append(f"{row['beside_base']:,} of {row['boxes']:,} ({share:.0%})")
+            beside, boxes = row["beside_base"], row["training_boxes"]
+            share = f" ({beside / boxes:.0%})" if boxes else ""
+            cells.append(f"{beside:,} of {boxes:,}{share}")
         table.add_row(show.plain(name) + (" (novel)" if style else ""), *cells, style=style)
     return table
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from mini_fsod import show
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.home import SAMPLE, data_folder, is_sample
-from mini_fsod.data.kshot import balanced_set, draw, fingerprint, training_part
+from mini_fsod.data.kshot import balanced_set, draw, fingerprint
 from mini_fsod.data.official import Lists, choose, lists_from_file, voc_lists
 from mini_fsod.data.read import look, read
+from mini_fsod.data.sets import training_part
 from mini_fsod.data.split import arranged, is_of
 from mini_fsod.data.write import write_coco
 from mini_fsod.errors import UserError

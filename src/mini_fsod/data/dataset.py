@@ -168,7 +168,8 @@ class Dataset:
     def shows(self, image: Ints, xywh: Floats) -> Bools:
         """(n,) whether some of each box lies in its picture, as far as its size is declared."""
         size = self.sizes[image]
-        within = (xywh[:, :2] < size) & (xywh[:, :2] + xywh[:, 2:] > 0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            within = (xywh[:, :2] < size) & (xywh[:, :2] + xywh[:, 2:] > 0)
         return np.asarray((within | (size < 1)).all(axis=1))
 
     def where(self, box: int) -> tuple[str, str]:

@@ -37,15 +37,6 @@ def is_plain(data: Dataset) -> Bools:
     return data.boxes.sound & ~(boxes.crowd | boxes.ignore | boxes.difficult)
 
 
-def training_part(data: Dataset) -> str | None:
-    """The image set that shots are drawn from where the data has several; None for all images."""
-    for name in ("trainval", "train"):
-        if name in data.subsets:
-            return name
-    named = [name for name in data.subsets if name.startswith("train")]
-    return named[0] if len(named) == 1 else None
-
-
 def draw(data: Dataset, labels: LabelMap, shots: int, seed: int) -> Shots:
     """K plain boxes of every class, from as many images as there are.
 

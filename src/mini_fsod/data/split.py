@@ -17,6 +17,15 @@ def is_of(data: Dataset, names: tuple[str, ...]) -> Bools:
     return wanted[data.boxes.label] if len(wanted) else np.zeros(0, dtype=np.bool_)
 
 
+def is_target(data: Dataset) -> Bools:
+    """(B,) what can be learnt from: no crowds, regions to ignore, boxes without area or elsewhere.
+
+    `mini check` tells of the latter.
+    """
+    boxes = data.boxes
+    return boxes.sound & ~(boxes.crowd | boxes.ignore) & data.shows(boxes.image, boxes.xywh)
+
+
 def arranged(data: Dataset, labels: LabelMap) -> Dataset:
     """Classes in the order of the label map, the order of a detector's outputs.
 

@@ -15,12 +15,13 @@ import torch
 
 from mini_fsod import show
 from mini_fsod.config import Config
-from mini_fsod.data.dataset import NO_BOXES, Bools, Boxes, Dataset, Floats, Ints
+from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset, Floats, Ints
 from mini_fsod.data.home import is_sample
-from mini_fsod.data.kshot import balanced_set, draw, training_part
+from mini_fsod.data.kshot import balanced_set, draw
 from mini_fsod.data.official import choose, lists_from_file, voc_lists
 from mini_fsod.data.read import read
-from mini_fsod.data.split import among, arranged, base_set, is_of, united
+from mini_fsod.data.sets import shared, testing_part, training_part
+from mini_fsod.data.split import among, arranged, base_set, is_of, is_target, united
 from mini_fsod.detector.matching import draw_number
 from mini_fsod.detector.model import Detector
 from mini_fsod.errors import UserError, nearest
@@ -100,8 +101,7 @@ class Material:
         wish = self._config.data.train
         name = wish or training_part(self.data)
         data = self.data if name is None else self.data.subset(name)
-        tested = set() if self.test is None else {*self.test.files}
-        both = np.array([file in tested for file in data.files], dtype=np.bool_)
+        both = shared(data, self.test)
         if wish and both.any():
             images = show.count(int(both.sum()), "image")
             show.note(f"{wish} shares {images} with the test set: figures will flatter")
@@ -305,25 +305,6 @@ def _hold(
     with show.progress("decoding pictures") as told:
         pictures = cached_pictures(data, folder, short, long, progress=told)
     return pictures, Resident(pictures, Targets.of(NO_BOXES, len(data)), device)
-
-
-def testing_part(data: Dataset) -> str | None:
-    """The image set to score on where none is named: one with boxes called test, else val."""
-    counts = {name: len(data.subset(name).boxes) for name in data.subsets}
-    for word in ("test", "val"):
-        named = [name for name in counts if name.startswith(word) and counts[name]]
-        if word in named or len(named) == 1:
-            return word if word in named else named[0]
-    return None
-
-
-def is_target(data: Dataset) -> Bools:
-    """(B,) what can be learnt from: no crowds, regions to ignore, boxes without area or elsewhere.
-
-    `mini check` tells of the latter.
-    """
-    boxes = data.boxes
-    return boxes.sound & ~(boxes.crowd | boxes.ignore) & data.shows(boxes.image, boxes.xywh)
 
 
 def inputs_from(batches: Batches, device: torch.device) -> InputsOf:

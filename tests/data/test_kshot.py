@@ -9,7 +9,7 @@ import pytest
 
 import tiny
 from mini_fsod.data.dataset import Boxes, Dataset
-from mini_fsod.data.kshot import balanced_set, draw, fingerprint
+from mini_fsod.data.kshot import balanced_set, draw, elsewhere, fingerprint
 from mini_fsod.data.read import read
 from mini_fsod.data.sets import training_part
 from mini_fsod.data.split import arranged, base_set, hidden
@@ -143,6 +143,35 @@ def test_sample_command_says_what_is_missing(tmp_path: Path, mini) -> None:
     code, _, said = mini("sample", tmp_path / "voc", "--novel", "bird", "--shots", 1, "-o", out)
     assert (code, '"bus" has 0' in said) == (2, True)
     assert not out.exists()
+
+
+def test_too_few_boxes_name_the_image_set_and_others(tmp_path: Path, mini) -> None:
+    home = tiny.write_yolo(tmp_path / "photos")
+    words = ["sample", home, "--novel", "bus", "-o", tmp_path / "shots.json", "--shots"]
+    _, _, said = mini(*words, 1)
+    assert '"bus" has 0 (1 in val). They are drawn from train.' in said
+    assert "--subset" in said
+    assert "Boxes of a new class may lie in a data set of their own: shots.file" in said
+    _, _, said = mini(*words, 3, "--subset", "val")
+    assert '"car" has 1, "bus" has 1. They are drawn from val.' in said
+    _, _, said = mini("sample", home, "--novel", "bird", *words[4:], 1)
+    assert '"bus" has 0 (1 in val). They are drawn from train.' in said
+    assert "shots.file" not in said  # a base class it is
+    data = tiny.write_coco(tmp_path / "one")
+    _, _, said = mini("sample", data, "--novel", "bus", *words[4:], 2)
+    assert '"car" has 1, "bus" has 1.\n' in said  # there is one set of images
+
+
+def test_boxes_elsewhere_are_not_those_at_hand(tmp_path: Path) -> None:
+    """VOC's train and val are parts of trainval."""
+    lists = tiny.write_voc(tmp_path) / "VOC2007" / "ImageSets" / "Main"
+    (lists / "train.txt").write_text("a\n")
+    (lists / "val.txt").write_text("b\n")
+    data = read(tmp_path)
+    assert elsewhere(data, data.subset("trainval"), "bird") == {}
+    assert elsewhere(data, data.subset("trainval"), "bus") == {"test": 1}
+    assert elsewhere(data, data.subset("trainval"), "car") == {}  # a difficult one
+    assert elsewhere(data, data.subset("train"), "bird") == {"val": 1, "trainval": 1}
 
 
 def test_arranged_puts_classes_in_the_order_of_the_label_map(tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ def test_too_few_boxes_are_told_before_anything_runs(data: Path) -> None:
     own = material(data, shots__k=50)
     with pytest.raises(UserError, match='Too few boxes for 50 shots: "red" has'):
         own.check(["base", "transfer"])
+    with pytest.raises(UserError, match=r'"red" has \d+ \(\d+ in test\).* drawn from train\.'):
+        own.check(["base", "transfer"])
     own.check(["base"])  # which needs none
     oracle = {"online__oracle": "true", "online__teacher": "false"}
     own = material(data, shots__k=50, **oracle)

@@ -41,9 +41,9 @@ def run(
         lists, all_sets = _lists(official, seed)
     part = None if all_sets or subset is not None else training_part(data)
     labels, empty = _with_boxes(label_map(data.classes, split, novel), data, path, subset)
-    data = data if part is None else data.subset(part)
+    whole, data = data, data if part is None else data.subset(part)
     if lists is None:
-        chosen, origin = draw(data, labels, shots, seed), "drawn"
+        chosen, origin = draw(data, labels, shots, seed, subset or part, whole), "drawn"
     else:
         chosen = choose(data, labels, lists, shots, seed)
         origin = f"official {Path(official or '').name}"

@@ -10,6 +10,8 @@ from random import Random
 import numpy as np
 
 from mini_fsod.data.dataset import Bools, Dataset, ImageId, Ints
+from mini_fsod.data.sets import shared
+from mini_fsod.data.split import is_of
 from mini_fsod.errors import UserError
 from mini_fsod.labels import LabelMap
 
@@ -37,15 +39,23 @@ def is_plain(data: Dataset) -> Bools:
     return data.boxes.sound & ~(boxes.crowd | boxes.ignore | boxes.difficult)
 
 
-def draw(data: Dataset, labels: LabelMap, shots: int, seed: int) -> Shots:
+def draw(
+    data: Dataset,
+    labels: LabelMap,
+    shots: int,
+    seed: int,
+    part: str | None = None,
+    whole: Dataset | None = None,
+) -> Shots:
     """K plain boxes of every class, from as many images as there are.
 
     The images of a class are put in an order that depends on seed and class alone, and give one box
     each, round after round. So a sample of more shots holds the one of fewer, and a crowded picture
-    does not fill it alone.
+    does not fill it alone. `part` is the image set that they come from, `whole` the data set that
+    has it, to say where there are boxes where these are too few.
     """
     plain = is_plain(data)
-    chosen, short = {}, []
+    chosen, short = {}, {}
     for name in labels.classes:
         of_image: dict[ImageId, list[int]] = {}
         label = data.classes.index(name) if name in data.classes else -1
@@ -53,7 +63,7 @@ def draw(data: Dataset, labels: LabelMap, shots: int, seed: int) -> Shots:
             of_image.setdefault(data.ids[int(data.boxes.image[b])], []).append(b)
         count = sum(len(part) for part in of_image.values())
         if count < shots:
-            short.append(f'"{name}" has {count}')
+            short[name] = count
             continue
         rng = Random(f"{seed}/{name}")
         # sorted, so that the order of records in the file does not matter
@@ -63,12 +73,52 @@ def draw(data: Dataset, labels: LabelMap, shots: int, seed: int) -> Shots:
         rounds = max(len(q) for q in queues)
         chosen[name] = [q[r] for r in range(rounds) for q in queues if r < len(q)][:shots]
     if short:
-        raise UserError(
-            f"Too few boxes for {shots} shot{'s' * (shots != 1)}: {', '.join(short)}.",
-            "Ask for fewer shots, or annotate more. Crowd, ignore, difficult and empty boxes "
-            "do not count.",
-        )
+        raise _too_few(data, labels, shots, short, part, whole)
     return Shots(chosen)
+
+
+def _too_few(
+    data: Dataset,
+    labels: LabelMap,
+    shots: int,
+    short: Mapping[str, int],
+    part: str | None,
+    whole: Dataset | None,
+) -> UserError:
+    """What there is too little of, where it was looked for, and where more of it lies."""
+    counts, more = [], False
+    for name, count in short.items():
+        others = {} if whole is None else elsewhere(whole, data, name)
+        told = ", ".join(f"{n:,} in {other}" for other, n in others.items())
+        counts.append(f'"{name}" has {count}' + (f" ({told})" if told else ""))
+        more |= bool(told)
+    what = f"Too few boxes for {shots} shot{'s' * (shots != 1)}: {', '.join(counts)}."
+    fix = (
+        "Ask for fewer shots, or annotate more. Crowd, ignore, difficult and empty boxes "
+        "do not count."
+    )
+    if part is not None:
+        what += f" They are drawn from {part}."
+    if more:
+        fix += (
+            " From another image set, if it is not the one that is scored: --subset, in a "
+            "configuration shots.subset."
+        )
+    if {*short} & {*labels.novel}:
+        fix += (
+            " Boxes of a new class may lie in a data set of their own: shots.file, in a "
+            "configuration."
+        )
+    return UserError(what, fix)
+
+
+def elsewhere(whole: Dataset, data: Dataset, name: str) -> dict[str, int]:
+    """Image set: its plain boxes of a class on pictures that `data` lacks; sets without are not."""
+    wanted = is_plain(whole) & is_of(whole, (name,)) & ~shared(whole, data)[whole.boxes.image]
+    boxes = np.bincount(whole.boxes.image[wanted], minlength=len(whole))
+    # VOC's years have sets of their own, "VOC2007/test", which are parts of the others
+    counts = {n: int(boxes[i].sum()) for n, i in whole.subsets.items() if "/" not in n}
+    return {n: count for n, count in counts.items() if count}
 
 
 def balanced_set(data: Dataset, shots: Shots) -> Dataset:

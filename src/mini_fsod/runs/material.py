@@ -96,10 +96,14 @@ class Material:
         return None if name is None else self.data.subset(name)
 
     @cached_property
+    def _part(self) -> str | None:
+        """The image set to train on; None for all images."""
+        return self._config.data.train or training_part(self.data)
+
+    @cached_property
     def train(self) -> Dataset:
         """The images to train on, with all of their boxes."""
-        wish = self._config.data.train
-        name = wish or training_part(self.data)
+        wish, name = self._config.data.train, self._part
         data = self.data if name is None else self.data.subset(name)
         both = shared(data, self.test)
         if wish and both.any():
@@ -133,7 +137,8 @@ class Material:
             return self._with_base_shots(among(self._file_of_shots, self.data))
         if own.official is None:
             data = self.train if own.subset is None else self.data.subset(own.subset)
-            chosen = draw(data, self.labels, own.k, own.seed)
+            part = own.subset or self._part
+            chosen = draw(data, self.labels, own.k, own.seed, part, self.data)
         else:
             lists, whole = (
                 (voc_lists(own.seed), False)
@@ -171,7 +176,8 @@ class Material:
             return shots
         k = int(number[len(labels.base) :].min())
         show.note(f"{own.file}: has no {', '.join(missing)}; {k} of each are drawn from the data")
-        drawn = draw(self.train, LabelMap(tuple(missing), ()), k, own.seed)
+        base = LabelMap(tuple(missing), ())
+        drawn = draw(self.train, base, k, own.seed, self._part, self.data)
         return united(shots, arranged(balanced_set(self.train, drawn), labels))
 
     @cached_property

@@ -263,3 +263,27 @@ def test_what_can_be_mined_in_a_set_that_is_named(tmp_path: Path, mini) -> None:
     assert "NOTE" not in err
     _, out, _ = mini("check", tiny.write_coco(tmp_path / "one"), "--novel", "bird", "--no-sheet")
     assert "base set    2 images with a base box\n" in out  # no image sets: all is training
+
+
+def test_no_base_class_is_left_to_train_on(tmp_path: Path, mini) -> None:
+    path = tiny.write_coco(tmp_path / "one")
+    code, _, err = mini("check", path, "--novel", "bird,bus,car", "--no-sheet")
+    assert code == 2
+    assert "all classes are novel: there is not a single box of a base class to train on" in err
+    assert "1 problem in annotations.json\n" in err  # which --fix does not mend
+    code, _, err = mini("check", path, "--novel", "bird,car", "--no-sheet")
+    assert code == 0, err
+
+
+def test_no_base_box_where_a_run_trains(tmp_path: Path, mini) -> None:
+    """The only bus lies in val; what could not be read is told instead."""
+    home = tiny.write_yolo(tmp_path / "photos")
+    words = ["check", home, "--novel", "bird,car", "--no-sheet"]
+    _, _, err = mini(*words)
+    assert "photos: there is not a single box of a base class to train on in train\n" in err
+    assert mini(*words, "--subset", "train")[0] == 0  # looked at alone
+    text = (home / "data.yaml").read_text()
+    (home / "data.yaml").write_text(text.replace("images/train", "images/trian"))
+    _, _, err = mini(*words)
+    assert "set-missing" in err
+    assert "base-empty" not in err

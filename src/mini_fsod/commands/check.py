@@ -17,7 +17,7 @@ from mini_fsod.data.home import data_folder, name_of
 from mini_fsod.data.read import look
 from mini_fsod.data.repair import UNREPAIRED, changes, repair, write_repaired
 from mini_fsod.data.sets import training_set
-from mini_fsod.data.split import base_set, hidden, is_of
+from mini_fsod.data.split import base_set, hidden, is_of, is_target
 from mini_fsod.errors import Problem, UserError
 from mini_fsod.files import is_file, real, write_bytes
 from mini_fsod.labels import LabelMap, label_map, novel_names, one_of
@@ -38,7 +38,12 @@ def run(
     name = name_of(path)
     one_of(split, novel)
     data, problems = look(path, subset, root)
+    # a set that is named is meant to be trained on
+    where, training = training_set(data) if subset is None else ("", data)
     labels, unknown = roles(data, split, novel, name, readable=not problems)
+    # of what could not be read, and of a set that is looked at alone, less is known
+    whole = subset is None and not problems and len(data.boxes) > 0
+    unknown += base_problems(training, labels, name, where, whole)
     # a copy should have no picture that fails later
     decode = images or fix is not None
     with show.progress("decoding pictures" if decode else "opening pictures", len(data)) as done:
@@ -48,8 +53,6 @@ def run(
     problems += class_problems(data) + box_problems(data) + pictures
     # a file that could not be read is empty for that reason
     problems = (problems or empty_problems(data, name)) + unknown
-    # a set that is named is meant to be trained on
-    where, training = training_set(data) if subset is None else ("", data)
     figures = summary(data, labels, sizes, where, training)
     notes = [*data.notes, *notes_of_novel(figures)]
     if as_json:
@@ -96,6 +99,24 @@ def roles(
         record = "--split" if split else "--novel"
         problem = Problem("novel-unknown", name, record, error.what, error.fix.rstrip("."))
         return LabelMap(tuple(dict.fromkeys(data.classes)), ()), [problem]
+
+
+def base_problems(
+    training: Dataset, labels: LabelMap, name: str, where: str, whole: bool
+) -> list[Problem]:
+    """Novel classes, but nothing to train on before them, as `mini run` would say.
+
+    Whether the images of `training`, called `where`, have a base box is asked of `whole` data.
+    """
+    what = "there is not a single box of a base class to train on"
+    if labels.novel and not labels.base:
+        fix = "name fewer; a data set of new classes alone (shots.file) is checked without --novel"
+        return [Problem("base-empty", name, "", f"all classes are novel: {what}", fix)]
+    if not labels.novel or not whole or (is_target(training) & is_of(training, labels.base)).any():
+        return []
+    what += f" in {where}" if where else ""
+    fix = "draw boxes of base classes there; --subset counts in another image set"
+    return [Problem("base-empty", name, "", what, fix)]
 
 
 def _elsewhere(problem: Problem, is_given: bool) -> Problem:

@@ -20,6 +20,7 @@ from mini_fsod.labels import LabelMap
 # what becomes of each kind of problem in the copy; of kinds not named here the record is left out
 OUTCOMES = {
     "area-wrong": "taken from the box",
+    "base-empty": "cannot be repaired",
     "class-twice": "united under the name with the most boxes",
     "empty": "cannot be repaired",
     "id-twice annotation": "numbered anew",
@@ -27,6 +28,7 @@ OUTCOMES = {
     "id-twice image": "images of that id left out, with their boxes",
     "json-broken": "what stands behind that place could not be read",
     "not-coco": "not read",
+    "novel-empty": "cannot be repaired",
     "novel-unknown": "not repaired: name the classes that are there",
     "path-outside filename": "looked for by the name of the XML file",
     "record-twice": "taken once",
@@ -37,7 +39,14 @@ OUTCOMES = {
 LEFT_OUT = "left out"
 PICTURE_LEFT_OUT = "the image left out, with its boxes"
 
-UNREPAIRED = ("empty", "not-coco", "novel-empty", "novel-unknown", "yaml-missing")
+UNREPAIRED = (
+    "base-empty",
+    "empty",
+    "not-coco",
+    "novel-empty",
+    "novel-unknown",
+    "yaml-missing",
+)
 
 
 @dataclass(frozen=True, slots=True)

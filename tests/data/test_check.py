@@ -7,7 +7,15 @@ import pytest
 from PIL import Image
 
 import tiny
-from mini_fsod.data.check import box_problems, class_problems, empty_problems, picture_problems
+from mini_fsod.data.check import (
+    box_problems,
+    class_problems,
+    empty_problems,
+    first_alike,
+    picture_problems,
+    repeat_problems,
+)
+from mini_fsod.data.dataset import NO_BOXES, Boxes
 from mini_fsod.data.pictures import picture_size
 from mini_fsod.data.read import look, read
 from mini_fsod.errors import DataError
@@ -56,6 +64,46 @@ def test_boxes_of_voc_and_yolo_name_file_and_record(tmp_path: Path) -> None:
     )
     (problem,) = box_problems(look(tmp_path / "yolo")[0])
     assert str(problem).startswith("labels/val/c.txt, line 3: the box")
+
+
+def test_boxes_that_are_there_twice(tmp_path: Path) -> None:
+    """A label file whose lines are doubled. It can be read and trained on all the same."""
+    labels = tiny.write_yolo(tmp_path) / "labels" / "train" / "a.txt"
+    assert repeat_problems(look(tmp_path)[0]) == []
+    labels.write_text(2 * labels.read_text())
+    data = read(tmp_path)
+    assert box_problems(data) == []
+    first, second = repeat_problems(data)
+    assert (first.kind, first.file, first.record) == ("box-twice", "labels/train/a.txt", "line 3")
+    assert first.what == "the box x 10 y 20 w 30 h 40 is that of line 1 again"
+    assert second.what.endswith("is that of line 2 again")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"bbox": [10, 20, 30, 40.001]},
+        {"image_id": 11},
+        {"category_id": 6},
+        {"iscrowd": 1},  # a crowd may be around a single one of it
+        {"bbox": [10, 20, 30, 0]},  # told as what it is
+        {"bbox": [float("nan"), 20, 30, 40]},
+    ],
+)
+def test_boxes_that_only_look_the_same(tmp_path: Path, change: dict) -> None:
+    content = tiny.coco()
+    again = content["annotations"][0] | {"id": 9}
+    content["annotations"] += [again | change, again | change | {"id": 10}]
+    data, _ = look(tiny.write_coco(tmp_path, content))
+    told = [p.record for p in repeat_problems(data)]
+    assert told == ([] if box_problems(data) else ["annotation 10"])  # of the one before it
+
+
+def test_the_first_of_boxes_that_are_alike() -> None:
+    assert first_alike(NO_BOXES).tolist() == []
+    rows = [[3, 3, 9, 9], [1, 1, 5, 5], [3, 3, 9, 9], [-0.0, 1, 2, 2], [3, 3, 9, 9], [0, 1, 2, 2]]
+    boxes = Boxes.of([0] * 6, rows, [0] * 6)
+    assert first_alike(boxes).tolist() == [0, 1, 0, 3, 0, 3]
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,31 @@ def test_boxes_outside_are_counted_by_what_became_of_them(tmp_path: Path, mini) 
     ]
 
 
+def test_boxes_that_are_there_twice_are_taken_once(tmp_path: Path, mini) -> None:
+    content = tiny.coco()
+    same = content["annotations"][0]
+    content["categories"].append({"id": 8, "name": "Bird"})
+    content["annotations"] += [
+        same | {"id": 20},
+        same | {"id": 21, "category_id": 8},  # the same once there is one bird
+        same | {"id": 22, "bbox": [90, 70, 50, 50]},
+        same | {"id": 23, "bbox": [90, 70, 60, 60]},  # the same once clipped
+        same | {"id": 24, "bbox": [90, 70, 10, 10]},
+    ]
+    said = lines(tiny.write_coco(tmp_path / "in", content), tmp_path / "out", mini)
+    assert said == [
+        "1 x class-twice: united under the name with the most boxes",
+        "1 x box-twice: taken once",
+        '"Bird" is called "bird"',
+        "2 x box-outside: 1 clipped to the picture, 1 left out",
+        "2 more boxes left out: after all this they were the same as others",
+    ]
+    data = read(tmp_path / "out")
+    assert tiny.boxes_of(data) == tiny.EXPECTED | {("a", "bird", (90.0, 70.0, 10.0, 10.0))}
+    assert len(data.boxes) == 6
+    assert mini("check", tmp_path / "out", "--no-sheet")[0] == 0
+
+
 def test_ids_with_two_meanings_are_said(tmp_path: Path, mini) -> None:
     content = tiny.coco()
     content["images"][1]["id"] = 10

@@ -11,7 +11,13 @@ import numpy as np
 from rich.table import Table
 
 from mini_fsod import show
-from mini_fsod.data.check import box_problems, class_problems, empty_problems, picture_problems
+from mini_fsod.data.check import (
+    box_problems,
+    class_problems,
+    empty_problems,
+    picture_problems,
+    repeat_problems,
+)
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.home import data_folder, name_of
 from mini_fsod.data.read import look
@@ -50,7 +56,7 @@ def run(
         pictures, sizes = picture_problems(data, decode, done)
     if data.kind == "coco" and len(pictures) == len(data) and not sizes:
         pictures = [_elsewhere(p, is_file(path)) for p in pictures]
-    problems += class_problems(data) + box_problems(data) + pictures
+    problems += class_problems(data) + box_problems(data) + repeat_problems(data) + pictures
     # a file that could not be read is empty for that reason
     problems = (problems or empty_problems(data, name)) + unknown
     figures = summary(data, labels, sizes, where, training)

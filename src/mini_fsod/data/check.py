@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mini_fsod.data.dataset import Bools, Dataset
+from mini_fsod.data.dataset import Bools, Boxes, Dataset, Ints
 from mini_fsod.data.pictures import PictureError, drawn_size, look_at
 from mini_fsod.data.text import shown
 from mini_fsod.errors import Problem
@@ -73,6 +73,44 @@ def box_problems(data: Dataset) -> list[Problem]:
                     kind, *data.where(b), f"the box x {x} y {y} w {w} h {h} {what}", fixes[kind]
                 )
             )
+    return problems
+
+
+def first_alike(boxes: Boxes) -> Ints:
+    """(B,) the first box of the same image, class, coordinates and flags; its own place for others.
+
+    No rounding: what is equal was copied. NaN is equal to nothing.
+    """
+    flags = boxes.crowd + 2 * boxes.ignore + 4 * boxes.difficult
+    columns = np.column_stack([boxes.image, boxes.label, flags, boxes.xywh])
+    order = np.lexsort(columns.T)  # stable: the first of equal ones stays the first
+    new = np.ones(len(boxes), dtype=np.bool_)
+    new[1:] = (columns[order[1:]] != columns[order[:-1]]).any(axis=1)
+    first = np.empty(len(boxes), dtype=np.int64)
+    first[order] = order[new][np.cumsum(new) - 1]
+    return first
+
+
+def repeats(data: Dataset) -> Ints:
+    """(B,) the box before it that each box repeats; -1 for none, and where another problem is."""
+    first = first_alike(data.boxes)
+    bad = first == np.arange(len(first))
+    for other in box_kinds(data).values():
+        bad |= other
+    return np.where(bad, -1, first)
+
+
+def repeat_problems(data: Dataset) -> list[Problem]:
+    """Boxes that are copies of one before them, as in a label file whose lines are doubled.
+
+    Apart from `box_problems`, which every reading asks for: they do no harm to it.
+    """
+    first = repeats(data)
+    problems = []
+    for b in np.flatnonzero(first >= 0).tolist():
+        x, y, w, h = (f"{v:g}" for v in data.boxes.xywh[b].tolist())
+        what = f"the box x {x} y {y} w {w} h {h} is that of {data.where(int(first[b]))[1]} again"
+        problems.append(Problem("box-twice", *data.where(b), what, "remove one of them"))
     return problems
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mini_fsod.data.check import box_kinds, spelling
+from mini_fsod.data.check import box_kinds, first_alike, repeats, spelling
 from mini_fsod.data.dataset import Bools, Dataset
 from mini_fsod.data.text import shown
 from mini_fsod.data.write import write_coco
@@ -21,6 +21,7 @@ from mini_fsod.labels import LabelMap
 OUTCOMES = {
     "area-wrong": "taken from the box",
     "base-empty": "cannot be repaired",
+    "box-twice": "taken once",
     "class-twice": "united under the name with the most boxes",
     "empty": "cannot be repaired",
     "id-twice annotation": "numbered anew",
@@ -57,6 +58,7 @@ class Repair:
     renamed: Mapping[str, str]  # spellings that were united with another
     kept: Bools  # (B,) of the source's boxes
     clipped: Bools  # (B,) of the source's boxes, kept ones only
+    repeated: Bools  # (B,) of the source's boxes, left out because another is the same
 
     def labels(self, labels: LabelMap) -> LabelMap:
         """The label map of the copy: a class that was novel under any spelling is novel."""
@@ -86,9 +88,13 @@ def repair(data: Dataset, sizes: Mapping[int, tuple[int, int]]) -> Repair:
     # untouched boxes keep their very numbers, and a mask's area stays where the box did
     area = np.where(moved, np.minimum(boxes.area, xywh[:, 2] * xywh[:, 3]), boxes.area)
     mended = replace(boxes, xywh=np.where(moved[:, None], xywh, boxes.xywh), area=area)
-    kept = boxes.sound & mended.sound & readable[boxes.image]
+    usable = boxes.sound & mended.sound & readable[boxes.image]
+    # asked last: boxes may be the same only when they are clipped, or of one class
+    repeated = np.zeros(len(boxes), dtype=np.bool_)
+    repeated[usable] = first_alike(mended.take(usable)) != np.arange(usable.sum())
+    kept = usable & ~repeated
     whole = data.with_boxes(mended.take(kept))
-    return Repair(whole.select(np.flatnonzero(readable)), renamed, kept, moved & kept)
+    return Repair(whole.select(np.flatnonzero(readable)), renamed, kept, moved & kept, repeated)
 
 
 def _unite_spellings(data: Dataset) -> tuple[Dataset, dict[str, str]]:
@@ -200,6 +206,9 @@ def changes(problems: Sequence[Problem], data: Dataset, done: Repair) -> list[st
     others = int((done.clipped & ~outside).sum())
     if others:
         lines.append(f"{others:,} more boxes clipped to the picture's edge")
+    same = int((done.repeated & ~outside & (repeats(data) < 0)).sum())
+    if same:
+        lines.append(f"{same:,} more boxes left out: after all this they were the same as others")
     return lines + [f"not copied: {what}" for what in data.unread]
 
 

@@ -11,6 +11,7 @@ from mini_fsod.data.check import (
     box_problems,
     class_problems,
     empty_problems,
+    file_problems,
     first_alike,
     picture_problems,
     repeat_problems,
@@ -286,6 +287,27 @@ def test_classes_under_two_spellings(tmp_path: Path) -> None:
     content["categories"].append({"id": 9, "name": "Bird"})
     (problem,) = class_problems(look(tiny.write_coco(tmp_path, content))[0])
     assert '"bird" and "Bird" (numbers 5, 9)' in problem.what
+
+
+def test_a_picture_under_two_ids(tmp_path: Path) -> None:
+    content = tiny.coco()
+    assert file_problems(look(tiny.write_coco(tmp_path, content))[0]) == []
+    content["images"] += [content["images"][0] | {"id": n} for n in (20, 21)]
+    content["annotations"][1]["image_id"] = 20
+    path = tiny.write_coco(tmp_path, content)
+    found = file_problems(look(path)[0])
+    assert [(p.kind, p.record) for p in found] == [
+        ("picture-twice", "image 20: a.png"),
+        ("picture-twice", "image 21: a.png"),
+    ]
+    assert "the picture is that of image 10 too" in found[0].what
+    assert len(read(path)) == 5  # it can be read as before
+
+
+def test_a_picture_of_two_files_is_not_one_under_two_ids(tmp_path: Path) -> None:
+    tiny.write_coco(tmp_path)
+    (tmp_path / "test.json").write_text((tmp_path / "annotations.json").read_text())
+    assert file_problems(look(tmp_path)[0]) == []
 
 
 def test_empty_sets(tmp_path: Path) -> None:

@@ -143,12 +143,41 @@ def test_boxes_that_are_there_twice_are_taken_once(tmp_path: Path, mini) -> None
         "1 x box-twice: taken once",
         '"Bird" is called "bird"',
         "2 x box-outside: 1 clipped to the picture, 1 left out",
-        "2 more boxes left out: after all this they were the same as others",
+        "2 more boxes left out: after all this the same as another",
     ]
     data = read(tmp_path / "out")
     assert tiny.boxes_of(data) == tiny.EXPECTED | {("a", "bird", (90.0, 70.0, 10.0, 10.0))}
     assert len(data.boxes) == 6
     assert mini("check", tmp_path / "out", "--no-sheet")[0] == 0
+
+
+def test_ids_of_one_picture_are_united(tmp_path: Path, mini) -> None:
+    content = tiny.coco()
+    content["images"] += [content["images"][0] | {"id": 20}]
+    content["annotations"][1]["image_id"] = 20
+    content["annotations"] += [content["annotations"][0] | {"id": 9, "image_id": 20}]
+    said = lines(tiny.write_coco(tmp_path / "in", content), tmp_path / "out", mini)
+    assert said == [
+        "1 x picture-twice: united under the first id, with the boxes of all",
+        "1 more box left out: after all this the same as another",
+    ]
+    data = read(tmp_path / "out")
+    assert (data.ids, len(data.boxes)) == ((10, 11, 12), 5)
+    assert tiny.boxes_of(data) == tiny.EXPECTED
+    assert mini("check", tmp_path / "out", "--no-sheet")[0] == 0
+
+
+def test_ids_that_turn_their_picture_stay_apart(tmp_path: Path) -> None:
+    """Stored 80 x 100, seen 100 x 80: boxes of the one do not lie on the other."""
+    content = tiny.coco()
+    content["images"] += [content["images"][0] | {"id": 20, "width": 80, "height": 100}]
+    path = tiny.write_coco(tmp_path / "in", content)
+    picture = Image.new("RGB", (80, 100))
+    exif = picture.getexif()
+    exif[0x0112] = 6
+    picture.save(tmp_path / "in" / "a.png", exif=exif)
+    fix(path, tmp_path / "out")
+    assert read(tmp_path / "out").sizes.tolist() == [[100, 80], [60, 60], [90, 50], [80, 100]]
 
 
 def test_ids_with_two_meanings_are_said(tmp_path: Path, mini) -> None:

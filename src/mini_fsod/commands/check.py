@@ -15,6 +15,7 @@ from mini_fsod.data.check import (
     box_problems,
     class_problems,
     empty_problems,
+    file_problems,
     picture_problems,
     repeat_problems,
 )
@@ -56,7 +57,8 @@ def run(
         pictures, sizes = picture_problems(data, decode, done)
     if data.kind == "coco" and len(pictures) == len(data) and not sizes:
         pictures = [_elsewhere(p, is_file(path)) for p in pictures]
-    problems += class_problems(data) + box_problems(data) + repeat_problems(data) + pictures
+    problems += class_problems(data) + box_problems(data) + repeat_problems(data)
+    problems += file_problems(data) + pictures
     # a file that could not be read is empty for that reason
     problems = (problems or empty_problems(data, name)) + unknown
     figures = summary(data, labels, sizes, where, training)

@@ -114,6 +114,32 @@ def repeat_problems(data: Dataset) -> list[Problem]:
     return problems
 
 
+def first_of_picture(data: Dataset) -> Ints:
+    """(I,) the first image of the same COCO file that has the same picture, its own place for most.
+
+    In other formats an image is its picture; a name that two XML files share is a slip of one.
+    """
+    if data.kind != "coco":
+        return np.arange(len(data), dtype=np.int64)
+    place: dict[tuple[str, str], int] = {}
+    pairs = enumerate(zip(data.sources, data.files, strict=True))
+    return np.array([place.setdefault(pair, i) for i, pair in pairs], dtype=np.int64)
+
+
+def file_problems(data: Dataset) -> list[Problem]:
+    """One picture under several ids: objects with a box under the one are background under the
+    other.
+    """
+    first = first_of_picture(data)
+    problems = []
+    for i in np.flatnonzero(first != np.arange(len(first))).tolist():
+        record = f"image {data.ids[i]}: {data.files[i][:200]}"
+        what = f"the picture is that of image {data.ids[int(first[i])]} too"
+        fix = "give the picture one id, which has all of its boxes"
+        problems.append(Problem("picture-twice", data.sources[i], record, what, fix))
+    return problems
+
+
 def spelling(name: str) -> str:
     """What is left of a class name when case, spaces, hyphens and underscores do not count."""
     return re.sub(r"[\s_\-]+", "", name).casefold()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mini_fsod.data.check import box_kinds, first_alike, repeats, spelling
+from mini_fsod.data.check import box_kinds, first_alike, first_of_picture, repeats, spelling
 from mini_fsod.data.dataset import Bools, Dataset
 from mini_fsod.data.text import shown
 from mini_fsod.data.write import write_coco
@@ -32,6 +32,7 @@ OUTCOMES = {
     "novel-empty": "cannot be repaired",
     "novel-unknown": "not repaired: name the classes that are there",
     "path-outside filename": "looked for by the name of the XML file",
+    "picture-twice": "united under the first id, with the boxes of all",
     "record-twice": "taken once",
     "size-missing": "the picture's own size stated, where it could be read",
     "size-wrong": "the picture's own size stated, where it could be read",
@@ -79,6 +80,7 @@ def repair(data: Dataset, sizes: Mapping[int, tuple[int, int]]) -> Repair:
         true[i] = size
         readable[i] = True
     data, renamed = _unite_spellings(replace(data, sizes=true))
+    data, readable = _unite_ids(data, readable)
     boxes = data.boxes
     corners = boxes.xyxy
     edge = np.tile(true[boxes.image], 2).astype(np.float64)
@@ -95,6 +97,17 @@ def repair(data: Dataset, sizes: Mapping[int, tuple[int, int]]) -> Repair:
     kept = usable & ~repeated
     whole = data.with_boxes(mended.take(kept))
     return Repair(whole.select(np.flatnonzero(readable)), renamed, kept, moved & kept, repeated)
+
+
+def _unite_ids(data: Dataset, readable: Bools) -> tuple[Dataset, Bools]:
+    """The boxes of a picture under one id, and (I,) the images that are still needed.
+
+    Ids that turn their picture differently stay apart: their boxes do not lie on one picture.
+    """
+    first = first_of_picture(data)
+    first = np.where((data.sizes[first] == data.sizes).all(axis=1), first, np.arange(len(first)))
+    boxes = replace(data.boxes, image=first[data.boxes.image])
+    return data.with_boxes(boxes), readable & (first == np.arange(len(first)))
 
 
 def _unite_spellings(data: Dataset) -> tuple[Dataset, dict[str, str]]:
@@ -208,7 +221,8 @@ def changes(problems: Sequence[Problem], data: Dataset, done: Repair) -> list[st
         lines.append(f"{others:,} more boxes clipped to the picture's edge")
     same = int((done.repeated & ~outside & (repeats(data) < 0)).sum())
     if same:
-        lines.append(f"{same:,} more boxes left out: after all this they were the same as others")
+        boxes = "1 more box" if same == 1 else f"{same:,} more boxes"
+        lines.append(f"{boxes} left out: after all this the same as another")
     return lines + [f"not copied: {what}" for what in data.unread]
 
 

@@ -32,7 +32,8 @@ def check(
     images: Annotated[
         bool,
         typer.Option(
-            "--images", help="Decode every picture, not only its header. Example: --images"
+            "--images",
+            help="Decode every picture, not only its header, and compare them. Example: --images",
         ),
     ] = False,
     fix: Annotated[

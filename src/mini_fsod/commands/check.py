@@ -19,6 +19,7 @@ from mini_fsod.data.check import (
     picture_problems,
     repeat_problems,
 )
+from mini_fsod.data.copies import alike, copy_notes, leak_problems
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.home import data_folder, name_of
 from mini_fsod.data.read import look
@@ -59,10 +60,12 @@ def run(
         pictures = [_elsewhere(p, is_file(path)) for p in pictures]
     problems += class_problems(data) + box_problems(data) + repeat_problems(data)
     problems += file_problems(data) + pictures
+    copies = _copies(data, sorted(sizes)) if decode else []
+    problems += leak_problems(data, copies) if decode else []
     # a file that could not be read is empty for that reason
     problems = (problems or empty_problems(data, name)) + unknown
     figures = summary(data, labels, sizes, where, training)
-    notes = [*data.notes, *notes_of_novel(figures)]
+    notes = [*data.notes, *copy_notes(data, copies), *notes_of_novel(figures)]
     if as_json:
         print(
             json.dumps(
@@ -87,6 +90,12 @@ def run(
         hint = "; [dim]--fix OUT writes a repaired copy[/]" if mendable and fix is None else ""
         show.err.print(f"\n{verdict} in {show.plain(name)}{hint}", soft_wrap=True)
     return not problems
+
+
+def _copies(data: Dataset, readable: list[int]) -> list[list[int]]:
+    """Images with the same picture, a group each."""
+    groups = alike([data.path(i) for i in readable])
+    return [[readable[n] for n in group] for group in groups]
 
 
 def roles(

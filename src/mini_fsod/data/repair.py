@@ -34,6 +34,7 @@ OUTCOMES = {
     "path-outside filename": "looked for by the name of the XML file",
     "picture-twice": "united under the first id, with the boxes of all",
     "record-twice": "taken once",
+    "set-leak": "not repaired: which image set the picture belongs to is open",
     "size-missing": "the picture's own size stated, where it could be read",
     "size-wrong": "the picture's own size stated, where it could be read",
     "yaml-missing": "the labels were not read",
@@ -47,6 +48,7 @@ UNREPAIRED = (
     "not-coco",
     "novel-empty",
     "novel-unknown",
+    "set-leak",
     "yaml-missing",
 )
 

@@ -129,6 +129,26 @@ def test_polygons_are_read_as_boxes_and_that_is_said(tmp_path: Path) -> None:
     assert read(home).unread == ("polygons (their boxes are)",)
 
 
+def test_pictures_without_a_label_file_are_noted(tmp_path: Path, mini: Any) -> None:
+    """YOLO's rule: they show nothing. It may also be a folder that got lost."""
+    home = tiny.write_yolo(tmp_path / "y")
+    (home / "labels" / "train" / "b.txt").write_text("")  # said: there is nothing
+    assert read(home).notes == ()
+    (home / "labels" / "train" / "b.txt").unlink()
+    data, problems = look(home)
+    assert (len(data), len(data.boxes), problems) == (3, 4, [])
+    assert data.notes == (
+        "without a label file, and so without objects: 1 of 3 pictures; "
+        '"images/train/b.png" would have "labels/train/b.txt"',
+    )
+    code, _, err = mini("check", home, "--no-sheet")
+    assert (code, "NOTE without a label file" in err) == (0, True)
+    for file in (home / "labels").rglob("*.txt"):
+        file.unlink()
+    code, _, err = mini("check", home, "--no-sheet")
+    assert (code, "3 of 3 pictures" in err, "not a single box" in err) == (2, True, True)
+
+
 def test_a_training_set_that_is_misspelt(tmp_path: Path, mini: Any) -> None:
     """It is not repaired away: a copy would have nothing to train on."""
     home = tmp_path / "y"

@@ -54,11 +54,13 @@ def read_yolo(config: Path) -> tuple[Dataset, list[Problem]]:
     sizes = np.zeros((len(files), 2), dtype=np.int64)
     rows: list[tuple[int, int, int, float, float, float, float]] = []
     polygons = 0
+    absent: list[str] = []  # pictures without a text file
     for i, seen in enumerate(look_at([root / f for f in files])):
         if isinstance(seen, PictureError):
             continue  # told where pictures are looked at; without a size its boxes mean nothing
         sizes[i] = drawn_size(*seen)
-        for polygon, row in _labels(root, files[i], names, sizes[i].tolist(), wrong):
+        size = sizes[i].tolist()
+        for polygon, row in _labels(root, files[i], names, size, wrong, absent.append):
             polygons += polygon
             rows.append((i, *row))
     place = {f: i for i, f in enumerate(files)}
@@ -82,8 +84,18 @@ def read_yolo(config: Path) -> tuple[Dataset, list[Problem]]:
         sources=tuple(label_file(f) for f in files),
         unread=("polygons (their boxes are)",) if polygons else (),
         subsets={k: np.array([place[f] for f in part], dtype=np.int64) for k, part in sets.items()},
+        notes=_unlabelled(absent, len(files)),
     )
     return data, problems
+
+
+def _unlabelled(absent: Sequence[str], of: int) -> tuple[str, ...]:
+    """A sentence about pictures without a text file: it is right, or a folder of labels is lost."""
+    if not absent:
+        return ()
+    example = f"{shown(absent[0])} would have {shown(label_file(absent[0]))}"
+    counts = f"{len(absent):,} of {of:,} pictures"
+    return (f"without a label file, and so without objects: {counts}; {example}",)
 
 
 def configs(folder: Path, names: Sequence[str]) -> list[str]:
@@ -251,14 +263,18 @@ def _inside(root: Path, base: str, entry: str) -> Path | None:
 
 
 def _labels(
-    root: Path, picture: str, names: Mapping[int, str], size: list[int], wrong: Any
+    root: Path, picture: str, names: Mapping[int, str], size: list[int], wrong: Any, absent: Any
 ) -> Iterator[tuple[bool, tuple[int, int, float, float, float, float]]]:
-    """(line, class, x, y, width, height) in pixels; a polygon, told first, gives its box."""
+    """(line, class, x, y, width, height) in pixels; a polygon, told first, gives its box.
+
+    Without a text file none, and `absent` is told.
+    """
     file = label_file(picture)
     try:
         with open_regular(root / file) as source:
             text = source.read().decode("utf-8-sig")
     except FileNotFoundError:
+        absent(picture)
         return
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", "not UTF-8 text")

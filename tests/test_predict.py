@@ -256,6 +256,20 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_done(
     assert not run(saved, [photos / "gone.jpg"], False, None, None, "cpu")
 
 
+def test_pictures_of_other_kinds_are_noted(
+    saved: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("x.heic", "y.GIF"):
+        (photos / name).write_bytes(b"\0\0\0\x18ftypheic")
+    assert run(saved, [photos], True, None, None, "cpu")
+    said = capsys.readouterr()
+    assert len(json.loads(said.out)) == len(SIZES)
+    note = "2 files are pictures of kinds that are not read: 1 x .gif, 1 x .heic; save them as JPEG"
+    assert note in said.err
+    assert not run(saved, [photos / "x.heic"], True, None, None, "cpu")
+    assert "x.heic: a picture of a kind that is not read (.heic)." in capsys.readouterr().err
+
+
 def test_drawings_show_what_is_above_the_score(
     tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch, saved: Path
 ) -> None:

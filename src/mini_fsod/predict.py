@@ -7,7 +7,7 @@ pixels, however small the detector saw it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,12 +69,14 @@ class Prediction:
 
 
 def pictures_of(
-    places: Iterable[Path], without: Path | None = None
+    places: Iterable[Path],
+    without: Path | None = None,
+    skip: Callable[[str], None] = lambda _: None,
 ) -> tuple[list[Picture], list[Unreadable]]:
     """The pictures that files and folders name, each once, and what cannot be searched.
 
-    Folders are searched with all that is below, but for the folder `without`, if it is below too.
-    A file is taken whatever its name.
+    Folders are searched with all that is below, but for the folder `without`, if it is below too;
+    `skip` is told of pictures of kinds that are not read. A file is taken whatever its name.
     """
     found: dict[Path, Picture] = {}
     failed: list[Unreadable] = []
@@ -87,7 +89,7 @@ def pictures_of(
         def tell(problem: Problem, folder: Path = place) -> None:
             failed.append(Unreadable(folder / problem.file, problem.what))
 
-        names = pictures_below(place, tell)
+        names = pictures_below(place, tell, skip)
         if skipped and real(place) in skipped.parents:
             names = [n for n in names if skipped not in real(place / n).parents]
         if not names:

@@ -18,6 +18,7 @@ from PIL import Image
 from rich.table import Table
 
 from mini_fsod import checkpoint, show
+from mini_fsod.data.folder import unread_kinds
 from mini_fsod.device import torch_device
 from mini_fsod.draw import BASE_COLOUR, MANY_BOXES, NOVEL_COLOUR, draw_boxes
 from mini_fsod.errors import UserError
@@ -43,7 +44,10 @@ def run(
 ) -> bool:
     """Whether all pictures could be read."""
     where = torch_device(device)
-    found, failed = pictures_of(images, without=draw)
+    unread: list[str] = []
+    found, failed = pictures_of(images, without=draw, skip=unread.append)
+    for line in unread_kinds(unread):
+        show.note(line)
     if draw is not None:
         _refuse_losses(draw, found)
     path = checkpoint.find(run_or_checkpoint)

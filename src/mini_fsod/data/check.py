@@ -20,6 +20,7 @@ PICTURE_FIXES = {
     "picture-truncated": "fetch the picture again or remove the image",
     "picture-unreadable": "save the picture again or remove the image",
     "picture-bomb": "make the picture smaller",
+    "picture-kind": "save the picture as JPEG or PNG, and name it so",
 }
 
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from mini_fsod.data.dataset import NO_BOXES, Dataset
 from mini_fsod.data.home import KNOWN
-from mini_fsod.data.pictures import is_picture
+from mini_fsod.data.pictures import is_picture, is_unread
 from mini_fsod.data.text import is_text, shown
 from mini_fsod.errors import Problem
 
 
-def pictures_below(folder: Path, tell: Callable[[Problem], None]) -> list[str]:
-    """Paths of all pictures below a folder, relative to it, in the same order on every machine."""
+def pictures_below(
+    folder: Path, tell: Callable[[Problem], None], skip: Callable[[str], None]
+) -> list[str]:
+    """Paths of all pictures below a folder, relative to it, in the same order on every machine.
+
+    `skip` is told of pictures of kinds that are not read.
+    """
     found = []
 
     def unreadable(error: OSError) -> None:
@@ -28,6 +34,8 @@ def pictures_below(folder: Path, tell: Callable[[Problem], None]) -> list[str]:
     for place, folders, files in os.walk(folder, onerror=unreadable):
         folders[:] = [f for f in folders if not f.startswith(".")]
         prefix = Path(place).relative_to(folder).as_posix()
+        for name in _unread_among(files):
+            skip(name if prefix == "." else f"{prefix}/{name}")
         for name in files:
             if not is_picture(name) or name.startswith("."):
                 continue
@@ -37,6 +45,23 @@ def pictures_below(folder: Path, tell: Callable[[Problem], None]) -> list[str]:
             else:
                 tell(wrong_name(path))
     return sorted(found)
+
+
+def _unread_among(names: Sequence[str]) -> list[str]:
+    """Pictures of kinds that are not read, but for those that were saved anew beside it."""
+    unread = [n for n in names if is_unread(n) and not n.startswith(".")]
+    anew = {PurePosixPath(n).stem for n in names if is_picture(n)} if unread else set()
+    return [n for n in unread if PurePosixPath(n).stem not in anew]
+
+
+def unread_kinds(files: Iterable[str]) -> tuple[str, ...]:
+    """A sentence, if there are pictures of kinds that are not read."""
+    kinds = Counter(PurePosixPath(f).suffix.lower() for f in files)
+    found = ", ".join(f"{n:,} x {kind}" for kind, n in sorted(kinds.items()))
+    if kinds.total() == 1:
+        return (f"1 file is a picture of a kind that is not read: {found}; save it as JPEG or PNG",)
+    what = f"{kinds.total():,} files are pictures of kinds that are not read: {found}"
+    return (f"{what}; save them as JPEG or PNG",) if kinds else ()
 
 
 def wrong_name(file: str) -> Problem:
@@ -58,7 +83,8 @@ def unique_ids(files: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def read_folder(root: Path) -> tuple[Dataset, list[Problem]]:
     """Pictures alone: no classes, no boxes, sizes not declared."""
     problems: list[Problem] = []
-    files = pictures_below(root, problems.append)
+    unread: list[str] = []
+    files = pictures_below(root, problems.append, unread.append)
     data = Dataset(
         kind="folder",
         root=root,
@@ -69,7 +95,7 @@ def read_folder(root: Path) -> tuple[Dataset, list[Problem]]:
         sizes=np.zeros((len(files), 2), dtype=np.int64),
         boxes=NO_BOXES,
         sources=tuple(files),
-        notes=_unread(root, {PurePosixPath(f).stem for f in files}),
+        notes=_unread(root, {PurePosixPath(f).stem for f in files}) + unread_kinds(unread),
     )
     return data, problems
 

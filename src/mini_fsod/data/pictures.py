@@ -15,6 +15,13 @@ from mini_fsod.files import open_regular
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".avif")
 
+# What cameras, telephones and drawing tools write besides. Folders are not searched for it; some of
+# it can be read all the same where annotations name it.
+UNREAD = (
+    *(".heic", ".heif", ".hif", ".gif", ".jp2", ".j2k", ".jxl", ".jfif", ".svg"),
+    *(".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2", ".pef", ".srw"),
+)
+
 # A photograph has at most some 60 million pixels; a few kilobytes can unpack to gigabytes
 MOST_PIXELS = 100_000_000
 
@@ -59,6 +66,11 @@ def is_picture(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 
+def is_unread(name: str) -> bool:
+    """Whether it is a picture by its name, of a kind that is not searched for."""
+    return name.lower().endswith(UNREAD)
+
+
 def turn_of(picture: Image.Image) -> Image.Transpose | None:
     """The turn or reflection that EXIF asks viewers for. TIFF is turned by Pillow itself."""
     if picture.format == "TIFF":
@@ -97,6 +109,9 @@ def picture_size(path: Path, decode: bool = False) -> tuple[int, int, bool]:
     except Image.DecompressionBombError:
         raise PictureError("picture-bomb", "unpacks to far too many pixels") from None
     except UnidentifiedImageError:
+        if is_unread(path.name):
+            what = f"a picture of a kind that is not read ({path.suffix.lower()})"
+            raise PictureError("picture-kind", what) from None
         raise PictureError("picture-unreadable", "not a picture that can be read") from None
     except Exception as error:  # decoders raise what they like on damaged files
         if getattr(error, "errno", None) in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):

@@ -112,8 +112,9 @@ def _look_folder(path: Path, subset: str | None) -> tuple[Dataset, list[Problem]
         problem = not_coco(foreign[0], others=len(foreign) - 1)
         return replace(data, notes=()), [*problems, problem]
     if not data.files and not problems:
+        unread = "".join(f" ({line})" for line in data.notes)
         raise UserError(
-            f"{path}: neither annotations nor pictures are in this folder.",
+            f"{path}: neither annotations nor pictures are in this folder{unread}.",
             "Give a COCO, VOC or YOLO data set, or a folder of pictures.",
         )
     return data, problems

@@ -16,7 +16,7 @@ from defusedxml.ElementTree import fromstring
 from mini_fsod.data.dataset import Boxes, Dataset
 from mini_fsod.data.folder import wrong_name
 from mini_fsod.data.home import listing, names_in
-from mini_fsod.data.pictures import SUFFIXES, is_picture, stays_inside
+from mini_fsod.data.pictures import SUFFIXES, UNREAD, is_picture, is_unread, stays_inside
 from mini_fsod.data.text import is_text, number, shown
 from mini_fsod.errors import Problem, UserError
 from mini_fsod.files import is_file, is_folder, open_regular
@@ -235,7 +235,11 @@ def _picture(year: _Year, stem: str, tree: Element, wrong: Any) -> str:
     for guess in (named, *(stem + s for s in SUFFIXES), *(stem + s.upper() for s in SUFFIXES)):
         if guess in year.names and is_picture(guess):
             return year.pictures + guess
-    # whether the picture exists is asked where pictures are looked at
+    # of another kind: told, or read, where pictures are looked at
+    for guess in (named, *(stem + s for s in UNREAD), *(stem + s.upper() for s in UNREAD)):
+        if guess in year.names and is_unread(guess):
+            return year.pictures + guess
+    # whether the picture exists is asked there too
     return year.pictures + (named if is_picture(named) else f"{stem}.jpg")
 
 

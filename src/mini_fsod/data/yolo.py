@@ -11,11 +11,12 @@ import numpy as np
 import yaml
 
 from mini_fsod.data.dataset import Boxes, Dataset
-from mini_fsod.data.folder import pictures_below, unique_ids
+from mini_fsod.data.folder import pictures_below, unique_ids, unread_kinds
 from mini_fsod.data.pictures import (
     PictureError,
     drawn_size,
     is_picture,
+    is_unread,
     look_at,
     stays_inside,
 )
@@ -43,8 +44,9 @@ def read_yolo(config: Path) -> tuple[Dataset, list[Problem]]:
     table = _config(config, wrong)
     read = not problems  # else nothing more can be said of it
     names = _names(table, wrong) if read else {}
+    unread: set[str] = set()  # pictures of other kinds
     sets = {
-        key: list(dict.fromkeys(_pictures(root, table, key, problems.append, wrong)))
+        key: list(dict.fromkeys(_pictures(root, table, key, problems.append, wrong, unread.update)))
         for key in SETS
         if table.get(key, "") not in NOTHING
     }
@@ -84,7 +86,7 @@ def read_yolo(config: Path) -> tuple[Dataset, list[Problem]]:
         sources=tuple(label_file(f) for f in files),
         unread=("polygons (their boxes are)",) if polygons else (),
         subsets={k: np.array([place[f] for f in part], dtype=np.int64) for k, part in sets.items()},
-        notes=_unlabelled(absent, len(files)),
+        notes=_unlabelled(absent, len(files)) + unread_kinds(unread),
     )
     return data, problems
 
@@ -187,7 +189,7 @@ def _names(table: Mapping[Any, Any], wrong: Any) -> dict[int, str]:
 
 
 def _pictures(
-    root: Path, table: Mapping[Any, Any], key: str, tell: Any, wrong: Any
+    root: Path, table: Mapping[Any, Any], key: str, tell: Any, wrong: Any, skip: Any
 ) -> Iterator[str]:
     """The pictures of one set, relative to the root: a folder, a text file of paths, or a list."""
     entries = table[key] if isinstance(table[key], list) else [table[key]]
@@ -205,7 +207,9 @@ def _pictures(
         below = place.relative_to(real(root)).as_posix()
         if is_folder(place):
             prefix = "" if below == "." else f"{below}/"
-            yield from (f"{prefix}{f}" for f in pictures_below(place, tell))
+            unread: list[str] = []
+            yield from (f"{prefix}{f}" for f in pictures_below(place, tell, unread.append))
+            skip(f"{prefix}{f}" for f in unread)
         else:
             yield from _listed(place, below, key, wrong)
 
@@ -235,7 +239,10 @@ def _listed(place: Path, file: str, key: str, wrong: Any) -> Iterator[str]:
         return
     for n, line in enumerate(text.splitlines(), start=1):
         name = line.strip().removeprefix("./")
-        if name and not is_picture(name):
+        if is_unread(name):
+            what = f"{shown(name)} is a picture of a kind that is not read"
+            wrong("list-broken", f"line {n}", what, "save it as JPEG or PNG", file)
+        elif name and not is_picture(name):
             wrong("list-broken", f"line {n}", f"{shown(name)} is no picture", "list pictures", file)
         elif name and not stays_inside(name):
             what, fix = f"{shown(name)} leaves the data folder", "use paths inside it"

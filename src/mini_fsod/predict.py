@@ -121,7 +121,8 @@ def predict(
 
     def look(path: Path) -> _Seen | Unreadable:
         try:
-            return _Seen(path, decode(path, test.min_size, test.max_size), _own_size(path))
+            own = _own_size(path)
+            return _Seen(path, decode(path, test.min_size, test.max_size), own)
         except UserError as error:
             return Unreadable(path, error.what.removeprefix(f"{path}: "))
 

@@ -17,7 +17,6 @@ from mini_fsod.data.check import (
     repeat_problems,
 )
 from mini_fsod.data.dataset import NO_BOXES, Boxes
-from mini_fsod.data.pictures import picture_size
 from mini_fsod.data.read import look, read
 from mini_fsod.errors import DataError
 
@@ -373,29 +372,3 @@ def test_decompression_bombs_are_not_unpacked(tmp_path: Path) -> None:
     Image.new("1", (30_000, 20_000)).save(tmp_path / "bomb.png")
     problems, _ = picture_problems(look(tmp_path)[0], decode=True)
     assert kinds(problems) == ["picture-bomb"]
-
-
-def test_turned_pictures_may_be_declared_as_seen(tmp_path: Path) -> None:
-    """A telephone's picture is stored lying and shown standing; annotations may mean either."""
-    path = tiny.write_coco(tmp_path)
-    picture = Image.new("RGB", (80, 100))
-    exif = picture.getexif()
-    exif[0x0112] = 6
-    picture.save(tmp_path / "a.png", exif=exif)  # seen: 100 x 80, as declared
-    problems, sizes = picture_problems(look(path)[0], decode=False)
-    assert problems == []
-    assert sizes[0] == (100, 80)
-    alone = tmp_path / "alone"  # nobody has declared anything
-    alone.mkdir()
-    (tmp_path / "a.png").rename(alone / "a.png")
-    assert picture_problems(look(alone)[0], decode=False)[1] == {0: (100, 80)}
-
-
-def test_tiff_is_turned_by_its_reader(tmp_path: Path) -> None:
-    picture = Image.new("RGB", (80, 100))
-    exif = picture.getexif()
-    exif[0x0112] = 6
-    picture.save(tmp_path / "a.tif", exif=exif)
-    assert picture_size(tmp_path / "a.tif", decode=True) == (100, 80, False)
-    picture.save(tmp_path / "a.png", exif=exif)
-    assert picture_size(tmp_path / "a.png", decode=True) == (80, 100, True)

@@ -1,4 +1,4 @@
-"""Pictures of kinds that are not read: nobody should find out by counting."""
+"""Pictures of kinds that are not read: nobody should find out by counting. And turned ones."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from PIL import Image
 import tiny
 from mini_fsod.data.check import picture_problems
 from mini_fsod.data.folder import unread_kinds
+from mini_fsod.data.pictures import picture_size
 from mini_fsod.data.read import look, read
 from mini_fsod.errors import UserError
 
@@ -97,3 +98,29 @@ def test_what_can_be_read_where_it_is_named_is_no_problem(tmp_path: Path, kind: 
     data = read(path)
     assert data.files[0].endswith("a.gif")
     assert picture_problems(data, decode=True)[0] == []
+
+
+def test_turned_pictures_may_be_declared_as_seen(tmp_path: Path) -> None:
+    """A telephone's picture is stored lying and shown standing; annotations may mean either."""
+    path = tiny.write_coco(tmp_path)
+    picture = Image.new("RGB", (80, 100))
+    exif = picture.getexif()
+    exif[0x0112] = 6
+    picture.save(tmp_path / "a.png", exif=exif)  # seen: 100 x 80, as declared
+    problems, sizes = picture_problems(look(path)[0], decode=False)
+    assert problems == []
+    assert sizes[0] == (100, 80)
+    alone = tmp_path / "alone"  # nobody has declared anything
+    alone.mkdir()
+    (tmp_path / "a.png").rename(alone / "a.png")
+    assert picture_problems(look(alone)[0], decode=False)[1] == {0: (100, 80)}
+
+
+def test_tiff_is_turned_by_its_reader(tmp_path: Path) -> None:
+    picture = Image.new("RGB", (80, 100))
+    exif = picture.getexif()
+    exif[0x0112] = 6
+    picture.save(tmp_path / "a.tif", exif=exif)
+    assert picture_size(tmp_path / "a.tif", decode=True) == (100, 80, False)
+    picture.save(tmp_path / "a.png", exif=exif)
+    assert picture_size(tmp_path / "a.png", decode=True) == (80, 100, True)

@@ -243,7 +243,7 @@ def test_what_can_be_mined_is_counted_in_the_training_images(tmp_path: Path, min
     assert "beside a base object in train" in out
     assert re.search(r"bird \(novel\) +2 +2 .* 1 of 2 \(50%\)", out)
     assert re.search(r"bus \(novel\) +1 +1 .* 0 of 0 *\n", out)
-    assert "counted are those that have a box in train." in out
+    assert "in all images in train; counted are those that have a box." in out
     assert "NOTE bus has no box in train, which a run trains on" in err
     assert "(1 elsewhere); shots may lie in a data set of their own (shots.file)" in err
     assert "bird has no box" not in err

@@ -221,8 +221,9 @@ def show_summary(name: str, figures: dict[str, Any], kind: str) -> None:
         show.table(class_table(figures["classes"], there))
     if figures["label_map"]["novel"]:
         show.out.print(
-            "[dim]What can be mined: novel objects in images with a base object; counted are those "
-            f"that have a box{there}.[/]",
+            "[dim]Novel objects beside a base one are taught as background by ordinary training. "
+            f"Mining looks for them, and for others, in all images{there}; counted are those that "
+            "have a box.[/]",
             soft_wrap=True,
         )
 

@@ -86,11 +86,16 @@ def test_threads_fail_in_silence_on_a_full_disk_alone(
 ) -> None:
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     mini("--version")
-    for error in (OSError(errno.ENOSPC, "No space left on device"), ValueError("a fault of ours")):
+    for error in (
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError(errno.EACCES, "Permission denied"),
+        ValueError("a fault of ours"),
+    ):
         args = (type(error), error, None, None)
         threading.excepthook(threading.ExceptHookArgs(args))
     said = capsys.readouterr().err
     assert "No space" not in said
+    assert "Permission denied" in said
     assert "a fault of ours" in said
 
 

@@ -53,12 +53,16 @@ def open_regular(path: Path) -> BinaryIO:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from None
 
 
+def is_full(error: BaseException | None) -> bool:
+    """Whether a disk, or somebody's share of it, has no room left."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def unwritten(path: Path, error: OSError | ValueError) -> UserError:
     """Why a file cannot be written, and what to do."""
-    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
     return UserError(
         f"{path}: cannot be written ({getattr(error, 'strerror', error)}).",
-        FREE_SPACE if full else "Choose another place.",
+        FREE_SPACE if is_full(error) else "Choose another place.",
     )
 
 

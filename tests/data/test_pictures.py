@@ -100,13 +100,18 @@ def test_what_can_be_read_where_it_is_named_is_no_problem(tmp_path: Path, kind: 
     assert picture_problems(data, decode=True)[0] == []
 
 
-def test_turned_pictures_may_be_declared_as_seen(tmp_path: Path) -> None:
-    """A telephone's picture is stored lying and shown standing; annotations may mean either."""
-    path = tiny.write_coco(tmp_path)
+def turned(path: Path) -> None:
+    """80 x 100 as stored, 100 x 80 as seen."""
     picture = Image.new("RGB", (80, 100))
     exif = picture.getexif()
     exif[0x0112] = 6
-    picture.save(tmp_path / "a.png", exif=exif)  # seen: 100 x 80, as declared
+    picture.save(path, exif=exif)
+
+
+def test_turned_pictures_may_be_declared_as_seen(tmp_path: Path) -> None:
+    """A telephone's picture is stored lying and shown standing; annotations may mean either."""
+    path = tiny.write_coco(tmp_path)
+    turned(tmp_path / "a.png")  # declared as seen
     problems, sizes = picture_problems(look(path)[0], decode=False)
     assert problems == []
     assert sizes[0] == (100, 80)
@@ -117,10 +122,7 @@ def test_turned_pictures_may_be_declared_as_seen(tmp_path: Path) -> None:
 
 
 def test_tiff_is_turned_by_its_reader(tmp_path: Path) -> None:
-    picture = Image.new("RGB", (80, 100))
-    exif = picture.getexif()
-    exif[0x0112] = 6
-    picture.save(tmp_path / "a.tif", exif=exif)
+    for name in ("a.tif", "a.png"):
+        turned(tmp_path / name)
     assert picture_size(tmp_path / "a.tif", decode=True) == (100, 80, False)
-    picture.save(tmp_path / "a.png", exif=exif)
     assert picture_size(tmp_path / "a.png", decode=True) == (80, 100, True)

@@ -19,6 +19,7 @@ from mini_fsod.mining.sheet import (
     FOOT,
     RIGHT_COLOUR,
     ROWS,
+    SHOWN_COLOUR,
     WRONG_COLOUR,
     _ending,
     sheet,
@@ -49,6 +50,17 @@ def test_right_and_wrong_are_told_apart_where_it_is_known(tmp_path: Path) -> Non
     assert has(judged, RIGHT_COLOUR)
     assert has(judged, WRONG_COLOUR)
     assert not has(judged, NOVEL_COLOUR)
+
+
+def test_a_shot_that_is_found_again_is_called_one(tmp_path: Path) -> None:
+    data, found = data_of(tmp_path), found_of(3)
+    kept = np.ones(3, dtype=bool)
+    verdict = judge(found, data, data, LABELS)  # every box is a shot
+    seen = sheet(data, found, kept, 0, LABELS, verdict)
+    assert has(seen, SHOWN_COLOUR)
+    assert not has(seen, RIGHT_COLOUR)
+    only = np.array([True, False, False])  # and nothing else: no share of it is right
+    assert has(sheet(data, found, only, 0, LABELS, verdict), SHOWN_COLOUR)
 
 
 def test_only_what_is_kept_is_shown(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ What a command needs is imported inside it, so that help is there at once.
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import threading
@@ -19,7 +18,7 @@ from mini_fsod import __version__
 from mini_fsod.cli import data, runs  # noqa: F401 - they register their commands, in this order
 from mini_fsod.cli.options import app
 from mini_fsod.errors import UserError
-from mini_fsod.files import FREE_SPACE
+from mini_fsod.files import FREE_SPACE, is_full
 
 STOPPED = 130  # the exit code of a process that somebody has interrupted
 RESUMED = ("run", "study", "pretrain", "demo")  # commands that go on where they were
@@ -64,8 +63,7 @@ def main() -> None:
         sys.exit(2)
     except OSError as error:
         # what nobody could foresee: standard output on a full disk, a folder that goes away
-        advice = f" {FREE_SPACE}" if error.errno == errno.ENOSPC else ""
-        print(f"Error {error}.{advice}", file=sys.stderr)
+        print(f"Error {error}.{f' {FREE_SPACE}' * is_full(error)}", file=sys.stderr)
         sys.exit(2)
     except (KeyboardInterrupt, SystemExit) as end:
         # Typer makes the one of the other
@@ -83,6 +81,6 @@ def _how_to_go_on(words: Sequence[str]) -> str:
 
 
 def _in_thread(failed: threading.ExceptHookArgs) -> None:
-    """TensorBoard writes in a thread. What ails it, a full disk, the training will tell."""
-    if not isinstance(failed.exc_value, OSError):
+    """TensorBoard writes in a thread of its own: of a full disk the training tells."""
+    if not is_full(failed.exc_value):
         threading.__excepthook__(failed)

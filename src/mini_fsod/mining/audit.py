@@ -47,11 +47,11 @@ def annotated(truth: Dataset, shots: Dataset, labels: LabelMap) -> int:
     return int(hidden.sum())
 
 
-def seem_complete(annotated: int, mined: int) -> bool:
-    """Whether annotations can tell how many of the mined boxes are right. Whoever has drawn a few
-    boxes more than the shots has not drawn all, and a box on none of them may be right.
+def seem_complete(objects: int, mined: int) -> bool:
+    """Whether so many annotated objects can tell how many of the mined boxes are right. Whoever has
+    drawn a few more than the shots has not drawn all, and a box on none of them may be right.
     """
-    return 0 < annotated >= ENOUGH * mined
+    return 0 < objects >= ENOUGH * mined
 
 
 def judge(found: Candidates, truth: Dataset, shots: Dataset, labels: LabelMap) -> Verdict:

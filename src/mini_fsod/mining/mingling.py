@@ -15,7 +15,7 @@ from mini_fsod.detector.postprocess import select
 from mini_fsod.mining.overlap import NESTED
 
 IN_NMS = 16  # pairs of a proposal and a class that enter NMS, for each instance that may come out
-CHAIN = 8  # boxes of which each lies in or around the one before
+CHAIN = 8  # in practice no row of boxes, each in or around the one before, is longer
 SAME_OBJECT = 0.5  # IoU of two boxes that mean the same object
 
 

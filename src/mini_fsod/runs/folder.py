@@ -25,7 +25,6 @@ from mini_fsod.runs import inputs
 from mini_fsod.train import state
 
 CONFIG, METRICS, RESULTS = "config.yaml", "metrics.json", "results.json"
-PLAN = "plan.json"  # of a study
 LOCK = ".lock"
 POOL, LEARNT = "pool.json", "pool.sha256"  # of `mine`; of `online`, which pools it learns from
 EXTRA = "extra"  # the folder in `mine`, and its key among the figures
@@ -64,7 +63,7 @@ def refuse_stale(out: Path, config: Config, first: str | None) -> None:
     root = config.data.root
     if root is not None and real(out) == real(root if is_folder(root) else root.parent):
         raise UserError(f"{out}: is the data's own folder.", "Choose another one with --out.")
-    if is_file(out / PLAN):
+    if is_file(out / inputs.PLAN):
         raise UserError(f"{out}: a study lies here.", "Choose another folder with --out.")
     begun = _begun(out, first)
     if begun and not is_file(out / CONFIG):

@@ -16,6 +16,7 @@ from mini_fsod.config import Config
 from mini_fsod.files import digest, is_file, mode, real, write_json
 
 NAME = "inputs.json"
+PLAN = "plan.json"  # of a study
 DATA = "data.root"
 # keys that may name a file, whose content counts
 FILES = (
@@ -96,7 +97,7 @@ def annotations_of(root: Path) -> str:
         found.append(("", *_stamp(root).values()))
     for folder, folders, names in os.walk(root):
         folders.sort()
-        if {NAME, "plan.json"} & {*names}:  # a run or a study, in the data's folder
+        if {NAME, PLAN} & {*names}:  # a run or a study, in the data's folder
             folders.clear()
             continue
         for name in sorted(name for name in names if name.lower().endswith(ANNOTATIONS)):

@@ -168,6 +168,26 @@ def test_torn_pictures_are_left_out(
         again(data, copied, mine__extra=alone)
 
 
+def test_kinds_that_are_not_read_are_told_of(
+    data: Path, copied: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A telephone's pictures may all be HEIC."""
+    folder = tmp_path / "telephone"
+    shutil.copytree(data / "train", folder)
+    (folder / "IMG_1.HEIC").touch()
+    (folder / "annotations.json").write_text("{}")
+    capsys.readouterr()
+    assert again(data, copied, mine__extra=folder)["extra"]["images"] == 8
+    said = " ".join(capsys.readouterr().err.split())
+    assert "telephone: 1 file is a picture of a kind that is not read: 1 x .heic" in said
+    assert "annotations" not in said  # nobody asked for them
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "IMG_1.HEIC").touch()
+    with pytest.raises(UserError, match="no picture in it; 1 file is a picture of a kind that is"):
+        again(data, copied, mine__extra=alone)
+
+
 @pytest.mark.parametrize(
     ("changes", "what"),
     [

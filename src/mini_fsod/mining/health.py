@@ -107,7 +107,7 @@ def warnings(looks: Sequence[Look], normal: Normal) -> dict[str, str]:
         told["nothing"] = (
             f"not one mined box in {normal.long} iterations: novel classes are taught as "
             "background. Lower online.delta; if the pool is empty, mine.alpha or mine.threshold; "
-            "online.mingle.rcnn gives the student something to begin with; shots alone are too few."
+            "online.mingle.rcnn gives the student something to begin with; a few shots do not."
         )
     for name, pair, left, advice in (
         ("agreement", AGREEMENT, AGREEMENT_LEFT, "It forgets what was mined: lower online.rate."),

@@ -14,7 +14,7 @@ import numpy as np
 
 from mini_fsod import checkpoint, show
 from mini_fsod.data.dataset import Boxes, Dataset
-from mini_fsod.data.folder import read_folder
+from mini_fsod.data.folder import pictures_below, read_folder, unread_kinds
 from mini_fsod.data.pictures import PictureError, look_at
 from mini_fsod.errors import DataError, UserError
 from mini_fsod.feed.batches import each_once
@@ -97,19 +97,22 @@ def extra_images(material: Material, pictures: Path) -> Dataset:
     found, problems = read_folder(pictures)
     if problems:
         raise DataError(problems)
+    unread: list[str] = []
+    pictures_below(pictures, problems.append, unread.append)
+    kinds = unread_kinds(unread)
     whole, data = material.data, material.mined
     ours = {real(whole.path(i)) for i in range(len(whole))}  # the test images, above all
     new = [i for i in range(len(found)) if real(found.path(i)) not in ours]
     torn = _torn(tuple(found.path(i) for i in new))
     sound = [i for i in new if found.path(i) not in torn]
     if not sound:
-        why = "there is no picture in it"
+        why = "; ".join(("there is no picture in it", *kinds))
         if new:
             why = "none of its pictures can be read"
         elif len(found):
             why = "all of its pictures are in the data set"
         raise UserError(f"{pictures}: nothing to mine, {why}.", "Check mine.extra.")
-    notes = []
+    notes = [f"{pictures}: {kind}" for kind in kinds]
     if len(new) < len(found):
         known = show.count(len(found) - len(new), "picture")
         notes.append(f"{pictures}: {known} of the data itself left out")

@@ -37,6 +37,7 @@ format: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/load_speed.py
 	$(BIN)/python benchmarks/eval_speed.py
+	$(BIN)/python benchmarks/crops_speed.py
 	$(BIN)/python benchmarks/official_shots.py $(DEVKIT)
 ifdef DEVKIT
 	$(BIN)/python benchmarks/detector_speed.py $(DEVKIT)

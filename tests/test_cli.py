@@ -15,7 +15,7 @@ import typer.main
 from PIL import Image
 
 import tiny
-from mini_fsod import __version__
+from mini_fsod import __version__, cli
 from mini_fsod.cli import app
 
 HEAVY = {
@@ -292,3 +292,40 @@ def test_eval_of_ids_that_several_image_sets_have(tmp_path: Path, mini) -> None:
     assert "the id 10 is in test, train and valid: choose one with --subset" in err
     assert "no image with the id" not in err
     assert mini("eval", tmp_path, "--subset", "valid", "--detections", found)[0] == 0
+
+
+# Memory
+
+
+@pytest.mark.parametrize(
+    ("largest", "asked"),
+    [
+        (1 << 40, [(-3, 1 << 30), (-1, 1 << 30)]),
+        (1 << 25, [(-3, 1 << 30), (-3, 1 << 25), (-1, 1 << 25)]),  # older ones of glibc
+        # to keep more at the top alone would end glibc's own adapting, for the worse
+        (0, [(-3, 1 << 30), (-3, 1 << 25)]),
+    ],
+)
+def test_freed_memory_is_kept(
+    largest: int, asked: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    class Library:
+        def mallopt(self, key: int, value: int) -> int:
+            calls.append((key, value))
+            return int(value <= largest)
+
+    monkeypatch.setattr(cli.sys, "platform", "linux")
+    monkeypatch.setattr(cli.ctypes, "CDLL", lambda _: Library())
+    cli._keep_memory()
+    assert calls == asked
+
+
+def test_other_libraries_keep_their_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.ctypes, "CDLL", lambda _: object())  # musl
+    monkeypatch.setattr(cli.sys, "platform", "linux")
+    cli._keep_memory()
+    monkeypatch.setattr(cli.ctypes, "CDLL", None)
+    monkeypatch.setattr(cli.sys, "platform", "darwin")
+    cli._keep_memory()

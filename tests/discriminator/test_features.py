@@ -8,6 +8,7 @@ from torchvision.ops import roi_align
 
 from mini_fsod.detector.backbone import ResNet
 from mini_fsod.detector.settings import CAFFE, IMAGENET, Normalisation
+from mini_fsod.discriminator import features
 from mini_fsod.discriminator.features import Discriminator, axis_weights, mean_aligned
 from mini_fsod.discriminator.load import LastMap
 
@@ -110,6 +111,20 @@ def test_a_box_cut_out_is_seen_at_one_size() -> None:
     found = model.features(images, torch.tensor([[32, 64]]), boxes, torch.ones(1, 4).bool())
     wanted = torch.tensor([[1.0, 0, 0], [0.5, 0.5, 0], [0.5, 0.5, 0], [0.75, 0.25, 0]])
     torch.testing.assert_close(found[0], wanted)
+
+
+def test_how_many_crops_a_pass_has_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model = Discriminator(
+        LastMap(ResNet(lively(resnet18(weights=None)), 0)), 512, 32, CAFFE, "", 32
+    )
+    images, sizes, boxes, _ = batch()
+    many = boxes[:1].repeat(1, 10, 1) + torch.arange(20).view(1, 20, 1) / 10
+    args = (images[:1], sizes[:1], many, torch.ones(1, 20, dtype=torch.bool))
+    found = model.features(*args)  # 8, 8 and 4
+    monkeypatch.setattr(features, "CROPS_AT_ONCE_ELSEWHERE", 256)
+    torch.testing.assert_close(found, model.features(*args), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(found[0, 0], found[0, 2], rtol=1e-4, atol=1e-5)  # each has its own
 
 
 def test_weights_along_an_axis() -> None:

@@ -5,6 +5,7 @@ What a command needs is imported inside it, so that help is there at once.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
@@ -22,6 +23,10 @@ from mini_fsod.files import FREE_SPACE, is_full
 
 STOPPED = 130  # the exit code of a process that somebody has interrupted
 RESUMED = ("run", "study", "pretrain", "demo")  # commands that go on where they were
+
+# glibc's malloc.h: freed memory above the heap that goes back, and sizes that never join the heap
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+KEPT = (1 << 30, 1 << 25)  # bytes; older ones of glibc refuse the first
 
 
 def _version(wanted: bool) -> None:
@@ -49,6 +54,7 @@ def main() -> None:
     # Threads that spin while they wait lose a core to any other process, and then wait for each
     # other: beside one busy process, training on 2 cores fell from 25 to 2 images a second.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    _keep_memory()
     threading.excepthook = _in_thread
     for stream in (sys.stdout, sys.stderr):
         # a terminal or pipe that knows ASCII alone still gets every word
@@ -71,6 +77,18 @@ def main() -> None:
             raise
         print(f"Stopped.{_how_to_go_on(sys.argv[1:])}", file=sys.stderr)
         sys.exit(STOPPED)
+
+
+def _keep_memory() -> None:
+    """Use freed memory again instead of asking the system for other: it hands out pages one by one,
+    each filled with zeros, which takes as long as a convolution (docs/results.md, without a GPU).
+    """
+    if sys.platform != "linux":
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not every C library has it
+    kept = next((size for size in KEPT if mallopt and mallopt(M_MMAP_THRESHOLD, size)), None)
+    if mallopt and kept:
+        mallopt(M_TRIM_THRESHOLD, kept)
 
 
 def _how_to_go_on(words: Sequence[str]) -> str:

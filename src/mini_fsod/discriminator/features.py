@@ -13,7 +13,9 @@ from mini_fsod.detector.settings import Normalisation
 # RoIAlign of 7 x 7 cells with 2 samples a side in each, then the mean over the cells
 SAMPLES = 7 * 2
 
-CROPS_AT_ONCE = 256  # bounds the memory that crops take
+# Crops of a pass: many keep a GPU busy, few stay in a CPU's caches
+CROPS_AT_ONCE = {"cuda": 256}
+CROPS_AT_ONCE_ELSEWHERE = 8
 
 
 class Discriminator(nn.Module):
@@ -75,9 +77,10 @@ class Discriminator(nn.Module):
     def _of_crops(self, pixels: Tensor, boxes: Tensor, valid: Tensor, crop: int) -> Tensor:
         image = torch.arange(len(boxes), device=boxes.device).view(-1, 1, 1)
         rows = torch.cat([image.expand(-1, boxes.shape[1], 1), boxes], -1)[valid]  # (S, 5); waits
+        many = CROPS_AT_ONCE.get(boxes.device.type, CROPS_AT_ONCE_ELSEWHERE)
         seen = [
             self._map(roi_align(pixels, part, crop, sampling_ratio=-1, aligned=True)).mean((2, 3))
-            for part in torch.split(rows, CROPS_AT_ONCE)
+            for part in torch.split(rows, many)
             if len(part)
         ]
         whole = boxes.new_zeros(*valid.shape, self.dimension)

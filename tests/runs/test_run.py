@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from typing import Any
 
@@ -50,3 +51,36 @@ def test_a_base_detector_that_has_learnt_little_is_told_of(
 ) -> None:
     stages._tell(stage, {"bAP50": figure, "seconds": 1.0})
     assert ("Train it longer" in capsys.readouterr().err) == little
+
+
+@pytest.mark.parametrize(
+    ("stage", "changes", "told"),
+    [
+        ("base", {}, []),
+        ("transfer", {"transfer": (47.0, 76.0)}, []),
+        ("transfer", {"transfer": (47.0, 74.9)}, ["lost 6.0 of bAP50 .* Lower transfer.rate"]),
+        ("online", {"online": (45.0, 80.9)}, []),
+        (
+            "online",
+            {"online": (23.7, 51.4)},
+            ["lost 29.5 of bAP50 .* Lower online.rate", "had 47.0 of nAP50 behind the stage tran"],
+        ),
+        ("tune", {"tune": (57.0, 80.0)}, ["had 60.0 of nAP50 behind the stage online"]),
+        ("online", {"online": (None, None)}, []),  # without a test set nobody knows
+        ("online", {"transfer": (None, None), "base": (None, None)}, []),
+        ("mine", {"mine": (None, None)}, []),
+    ],
+)
+def test_what_a_stage_spoils_is_told(
+    stage: str, changes: dict[str, tuple[float | None, float | None]], told: list[str]
+) -> None:
+    pairs = {"base": (None, 80.9), "transfer": (47.0, 80.9), "online": (60.0, 80.9)} | changes
+    figures = {name: {"nAP50": new, "bAP50": base} for name, (new, base) in pairs.items()}
+    found = stages.spoilt(stage, figures)
+    assert len(found) == len(told)
+    for line, pattern in zip(found, told, strict=True):
+        assert re.search(pattern, line), line
+
+
+def test_an_oracle_from_nothing_has_no_stage_to_be_compared_with() -> None:
+    assert stages.spoilt("online", {"online": {"nAP50": 1.0, "bAP50": 1.0}}) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,15 @@ from mini_fsod.runs.tune import tune
 from mini_fsod.train.distributed import Team, own_device, team, wait_for_all
 
 LITTLE = 10.0  # bAP50 of a base detector that nothing can be mined with
+LOST = 5.0  # bAP50 that a stage has cost by its settings, not by luck
+WORSE = 2.0  # nAP50, likewise
+
+KINDER = {
+    "transfer": "Lower transfer.rate, or set transfer.data to known",
+    "online": "Lower online.rate (0.02 is meant for a batch of 16), or train longer",
+    "tune": "Lower tune.rate, or set tune.data to known, or to none",
+}
+BEFORE = {"online": "transfer", "tune": "online"}  # whose detector a stage should better
 
 STAGE = {"base": base, "transfer": fine_tune, "mine": mine, "online": online, "tune": tune}
 
@@ -147,6 +156,8 @@ def _work(
         if together.leads:
             results = written()
             _tell(stage, results["stages"][stage])
+            for line in spoilt(stage, results["stages"]):
+                show.note(line)
     if not together.leads:
         return {}
     return results or written()
@@ -173,3 +184,25 @@ def _tell(stage: str, figures: dict[str, Any]) -> None:
             "it longer (base.minutes or base.iterations), from pretrained weights "
             "(detector.weights), or on more pictures"
         )
+
+
+def spoilt(stage: str, figures: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What a stage has made worse by far, in words, by the figures of all stages so far."""
+
+    def lost(name: str, since: str) -> float:
+        before, now = (figures.get(s, {}).get(name) for s in (since, stage))
+        return 0.0 if before is None or now is None else before - now
+
+    told = []
+    if stage in KINDER and lost("bAP50", "base") > LOST:
+        told.append(
+            f"base classes have lost {lost('bAP50', 'base'):.1f} of bAP50 since the base detector. "
+            f"{KINDER[stage]}"
+        )
+    since = BEFORE.get(stage)
+    if since is not None and lost("nAP50", since) > WORSE:
+        told.append(
+            f"new classes had {figures[since]['nAP50']:.1f} of nAP50 behind the stage {since}: its "
+            "checkpoint is the better detector"
+        )
+    return told

@@ -83,12 +83,13 @@ def _keep_memory() -> None:
     """Use freed memory again instead of asking the system for other: it hands out pages one by one,
     each filled with zeros, which takes as long as a convolution (docs/results.md, without a GPU).
     """
-    if sys.platform != "linux":
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is None:  # not every C library has it
         return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not every C library has it
-    kept = next((size for size in KEPT if mallopt and mallopt(M_MMAP_THRESHOLD, size)), None)
-    if mallopt and kept:
-        mallopt(M_TRIM_THRESHOLD, kept)
+    for size in KEPT:
+        if mallopt(M_MMAP_THRESHOLD, size):
+            mallopt(M_TRIM_THRESHOLD, size)
+            return
 
 
 def _how_to_go_on(words: Sequence[str]) -> str:

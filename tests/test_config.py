@@ -319,6 +319,28 @@ def test_the_stages_of_an_oracle() -> None:
     assert stages("online.oracle=true", "online.start=transfer") == STAGES
 
 
+@pytest.mark.parametrize(
+    ("sets", "rates"),
+    [
+        ([], (0.02, 0.001, 0.02, 0.001)),
+        (["base.batch=4", "online.batch=32", "tune.batch=8"], (0.005, 0.001, 0.04, 0.0005)),
+        (["base.batch=4", "base.rate=0.02"], (0.02, 0.001, 0.02, 0.001)),
+        (["base.batch=4", "base.rate=0.02", "base.rate=null"], (0.005, 0.001, 0.02, 0.001)),
+    ],
+)
+def test_a_rate_nobody_gave_is_that_of_the_batch(sets: list[str], rates: tuple[float, ...]) -> None:
+    config = resolve(VOC, sets)
+    sections = (config.base, config.transfer, config.online, config.tune)
+    assert tuple(section.learning_rate for section in sections) == rates
+    assert parts(config, "tune")["online"]["rate"] == rates[2]
+
+
+def test_the_digits_keep_the_rates_they_were_measured_with() -> None:
+    config = resolve("demo")
+    sections = (config.base, config.transfer, config.online, config.tune)
+    assert [section.learning_rate for section in sections] == [0.02, 0.001, 0.02, 0.0003]
+
+
 def test_a_given_base_detector_stands_for_its_training() -> None:
     given = resolve("demo", ["base.checkpoint=a.safetensors"])
     assert parts(given, "base")["base"] == {"checkpoint": "a.safetensors"}

@@ -57,9 +57,10 @@ def test_the_papers_schedule(shots: int, iterations: int, falls: int) -> None:
     base, transfer = config.base, config.transfer
     assert (config.data.split, config.data.metric) == ("voc-split3", "voc07")
     assert (config.shots.k, config.shots.seed, config.shots.official) == (shots, 0, "voc")
-    assert (base.iterations, base.batch, base.rate, base.warm_up) == (18000, 16, 0.02, 100)
+    assert (base.iterations, base.batch, base.learning_rate, base.warm_up) == (18000, 16, 0.02, 100)
     assert [round(18000 * share) for share in base.decay] == [12000, 16000]
-    assert (transfer.iterations, transfer.batch, transfer.rate) == (iterations, 16, 0.001)
+    assert (transfer.iterations, transfer.batch) == (iterations, 16)
+    assert transfer.learning_rate == 0.001
     assert [round(iterations * share) for share in transfer.decay] == [falls]
     assert (base.momentum, base.weight_decay, config.detector.backbone) == (0.9, 1e-4, "resnet101")
     views = config.views

@@ -139,6 +139,8 @@ def parts(config: Config, stage: str) -> dict[str, Any]:
             **{stage: {"save_seconds"} for stage in TRAINED},
         },
     )
+    for trained in TRAINED:
+        kept[trained]["rate"] = getattr(config, trained).learning_rate
     for own, key in GIVEN.items():
         if kept[own][key] is not None:
             # re-training asks more of the section of mining than what was mined

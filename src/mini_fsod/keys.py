@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 from pydantic import ValidationInfo as Info
@@ -154,11 +154,17 @@ class Views(Section):
         return value
 
 
+USUAL_BATCH = 16  # for which rates are meant
+
+
 class Training(Section):
+    usual_rate: ClassVar[float] = 0.02
+
     iterations: Count | None = 18_000
     minutes: Positive | None = None  # a budget of time instead; the schedule fits itself to it
     batch: Count = 16  # images an iteration, over all processes
-    rate: Positive = 0.02  # learning rate
+    # learning rate; null: 0.02 for a batch of 16, in proportion for others
+    rate: Positive | None = None
     warm_up: Whole = 100  # iterations in which the rate rises
     decay: Numbers = (0.666667, 0.888889)  # shares of the run after which the rate falls to a tenth
     momentum: Share = 0.9
@@ -172,6 +178,11 @@ class Training(Section):
     accumulate: Count = 1  # passes a batch is cut into, to save memory
     bf16: Auto = "auto"  # auto: on CUDA
     save_seconds: Annotated[Float, Field(ge=0)] = 60  # how often the state to go on with is written
+
+    @property
+    def learning_rate(self) -> float:
+        """A smaller batch is noisier: its steps are as much shorter."""
+        return self.rate or self.usual_rate * self.batch / USUAL_BATCH
 
     @check("minutes")
     @classmethod
@@ -308,8 +319,10 @@ class Online(Training):
 class Tune(Training):
     """The last fine-tuning, of classifier, box and IoU predictors."""
 
+    usual_rate: ClassVar[float] = 0.001
+
     iterations: Count | None = 4_000
-    rate: Positive = 0.001
+    rate: Positive | None = None  # null: 0.001 for a batch of 16, in proportion for others
     warm_up: Whole = 0
     decay: Numbers = (0.9,)
     # novel: without the shots of base classes; known: with all base boxes of the shots' pictures;
@@ -321,6 +334,8 @@ class Tune(Training):
 
 
 class Transfer(Training):
+    usual_rate: ClassVar[float] = 0.001
+
     checkpoint: Place | None = None  # a finished few-shot detector instead of training one
     # box rows of new classes begin as random ones (TFA), or as the mean of the base classes', and
     # fixed ones stay so, but for weight decay: one shot teaches more about itself than about where
@@ -328,7 +343,8 @@ class Transfer(Training):
     boxes: Literal["new", "mean", "fixed"] = "new"
     data: Literal["balanced", "known"] = "balanced"  # known: all base boxes of the shots' pictures
     iterations: Count | None = 4_000
-    rate: Positive = 0.001  # learning rate
+    # learning rate; null: 0.001 for a batch of 16, in proportion for others
+    rate: Positive | None = None
     warm_up: Whole = 0  # iterations in which the rate rises
     decay: Numbers = (0.9,)  # as in base
     short: Counts | None = None  # short sides instead of views.short

@@ -151,9 +151,11 @@ DEMO: Keys = {
     "views.flip": False,  # a mirrored digit is no digit
     "base.iterations": 1_000,
     "base.batch": 8,
+    "base.rate": 0.02,  # that of a batch of 16, with which it was measured; so are the others
     "base.clip": 10,
     "transfer.iterations": 1_000,
     "transfer.batch": 8,
+    "transfer.rate": 0.001,
     "transfer.data": "known",
     "transfer.boxes": "mean",
     "mine.drop_on_base": True,
@@ -163,6 +165,7 @@ DEMO: Keys = {
     "online.repeat": 3,
     "online.iterations": 300,
     "online.batch": 8,
+    "online.rate": 0.02,
     "online.clip": 10,
     # a memory of 100 iterations, whole from the start: the few-shot detector is worth remembering
     "online.ema": 0.99,
@@ -185,7 +188,6 @@ def _voc(about: str, keys: Keys, suffix: str) -> Iterator[tuple[str, Preset]]:
                 "shots.k": shots,
                 "shots.official": "voc",
                 "transfer.iterations": iterations,
-                "transfer.rate": 0.001,
                 "transfer.warm_up": warm_up,
                 "transfer.decay": [decay],
                 "tune.iterations": TUNE[shots],

@@ -104,6 +104,13 @@ def test_a_configuration_that_gives_the_same_is_taken(
     folder.refuse_stale(tmp_path, config(*sets), first)
 
 
+def test_the_rate_of_a_batch_is_the_same_rate(tmp_path: Path) -> None:
+    finish(tmp_path, *BOTH, settings=config("base.rate=0.005", "base.batch=4"))
+    folder.refuse_stale(tmp_path, config("base.rate=null", "base.batch=4"), None)
+    with pytest.raises(UserError, match=r"base\.batch, base\.rate changed"):
+        folder.refuse_stale(tmp_path, config("base.rate=null"), None)
+
+
 def test_the_same_place_under_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photos").mkdir()

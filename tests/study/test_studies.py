@@ -82,7 +82,7 @@ def test_rows_of_the_components(label: str) -> None:
     # the paper's, and the same training, in every row
     assert (mine.alpha, mine.most, online.delta, online.shots) == (1.5, 300, 0.7, False)
     assert (online.mingle.rpn, online.mingle.rcnn, online.start) == (True, True, "weights")
-    assert (online.iterations, online.minutes, online.rate) == (12_000, None, 0.02)
+    assert (online.iterations, online.minutes, online.learning_rate) == (12_000, None, 0.02)
     assert config.tune.data == "balanced"
 
 
@@ -97,7 +97,8 @@ def test_rows_of_the_last_fine_tuning_tune_the_same_detector() -> None:
         )
     )
     assert parts(base, "online") == parts(novel, "online") == parts(gentle, "online")
-    assert base.tune.rate == novel.tune.rate == pytest.approx(10 * gentle.tune.rate)
+    rates = [config.tune.learning_rate for config in (base, novel, gentle)]
+    assert rates == pytest.approx([0.001, 0.001, 0.0001])
     assert (base.tune.data, novel.tune.data, gentle.tune.data) == ("balanced", "novel", "known")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from mini_fsod import checkpoint
+from mini_fsod import checkpoint, show
 from mini_fsod.config import Config
 from mini_fsod.data.dataset import Ints
 from mini_fsod.detector.model import Detector
@@ -75,6 +75,8 @@ class Run:
         place, bf16 = self.out / stage, self.bf16(own)
         prepared = time.perf_counter() - begun
         recipe = recipe_of(own, bf16)
+        if self.team.leads:
+            show.note(f"{stage}: batches of {recipe.batch}, a rate of {recipe.rate:g}")
         learned, trained = train(
             detector, losses, feed, recipe, place, stage, self.device, self.team, average, watch
         )
@@ -107,7 +109,7 @@ def recipe_of(own: Training, bf16: bool) -> Recipe:
         iterations=own.iterations,
         minutes=own.minutes,
         batch=own.batch,
-        rate=own.rate,
+        rate=own.learning_rate,
         warm_up=own.warm_up,
         decay=own.decay,
         momentum=own.momentum,

@@ -29,7 +29,7 @@ WORSE = 2.0  # nAP50, likewise
 
 KINDER = {
     "transfer": "Lower transfer.rate, or set transfer.data to known",
-    "online": "Lower online.rate (0.02 is meant for a batch of 16), or train longer",
+    "online": "Lower online.rate, or train longer",
     "tune": "Lower tune.rate, or set tune.data to known, or to none",
 }
 BEFORE = {"online": "transfer", "tune": "online"}  # whose detector a stage should better

@@ -9,7 +9,7 @@ import pytest
 
 import tiny
 from mini_fsod.data.dataset import Boxes, Dataset
-from mini_fsod.data.kshot import balanced_set, draw, elsewhere, fingerprint
+from mini_fsod.data.kshot import balanced_set, draw, elsewhere, fingerprint, hard_to_see
 from mini_fsod.data.read import read
 from mini_fsod.data.sets import training_part
 from mini_fsod.data.split import arranged, base_set, hidden
@@ -219,3 +219,52 @@ def test_a_base_class_of_another_image_set_is_missing(tmp_path: Path, mini) -> N
 
 
 GOLDEN = ["115be1365f8abcf5", "ba7463b272f9f528"]
+
+
+def shots_of(sides: list[tuple[int, int]], sizes: list[tuple[int, int]] | None = None) -> Dataset:
+    """A picture of 500 x 400 for each box, all of birds."""
+    n = len(sides)
+    return Dataset(
+        kind="coco",
+        root=Path(),
+        classes=("bird", "car"),
+        category_ids=(1, 2),
+        ids=tuple(range(n)),
+        files=tuple(f"{i}.jpg" for i in range(n)),
+        sizes=np.array(sizes or [(500, 400)] * n).reshape(n, 2),
+        boxes=Boxes.of(range(n), [(0, 0, *side) for side in sides], [0] * n),
+        sources=("x.json",) * n,
+    )
+
+
+@pytest.mark.parametrize(
+    ("sides", "told"),
+    [
+        ([], None),
+        ([(32, 32)], None),  # doubled, just 64
+        ([(31, 32)], "bird: 1 of 1 shot smaller than 64 pixels"),
+        ([(8, 200)], None),  # thin, but as much of it
+        ([(10, 10), (90, 90)], "bird: 1 of 2 shots"),
+        ([(10, 10), (90, 90), (90, 90)], None),
+    ],
+)
+def test_tiny_shots_are_told_of(sides: list[tuple[int, int]], told: str | None) -> None:
+    lines = hard_to_see(shots_of(sides), ("bird", "car"), short=800, long=1333, least=64)
+    assert len(lines) == (told is not None)
+    assert told is None or (lines[0].startswith(told) and "(in the picture: 0.jpg " in lines[0])
+
+
+def test_how_large_a_shot_is_where_the_detector_looks() -> None:
+    told = [
+        hard_to_see(shots_of([(40, 40)], [size]), ("bird",), short=800, long=1000, least=64)
+        for size in ((500, 400), (1000, 400), (0, 0))
+    ]
+    # doubled; as it is, for the long side may not grow; nobody knows
+    assert [len(lines) for lines in told] == [0, 1, 0]
+    assert "0.jpg 40 x 40)" in told[1][0]
+
+
+def test_the_first_of_many_tiny_shots_are_named() -> None:
+    (line,) = hard_to_see(shots_of([(9, 9)] * 5), ("bird",), short=400, long=1000, least=64)
+    assert "2.jpg 9 x 9, ...)." in line
+    assert "3.jpg" not in line

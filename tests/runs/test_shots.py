@@ -57,6 +57,29 @@ def test_too_few_boxes_are_told_before_anything_runs(data: Path) -> None:
     material(data, shots__k=50, tune__data="none", **oracle).check(["online", "tune"])
 
 
+@pytest.mark.parametrize(
+    ("anchors", "stages", "more", "told"),
+    [
+        ("[8, 16, 32, 64, 128]", ["base", "transfer"], {}, 0),
+        ("[32, 64, 128, 256, 512]", ["base", "transfer"], {}, 1),
+        ("[32, 64, 128, 256, 512]", ["base"], {}, 0),
+        ("[32, 64, 128, 256, 512]", ["transfer"], {"transfer__checkpoint": "a.safetensors"}, 0),
+    ],
+)
+def test_tiny_shots_of_new_classes_are_told_before_anything_runs(
+    data: Path,
+    anchors: str,
+    stages: list[str],
+    more: dict[str, str],
+    told: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    material(data, detector__anchors=anchors, **more).check(stages)
+    err = capsys.readouterr().err
+    assert err.count("smaller than 64 pixels") == told
+    assert err.count(f"{NOVEL}: 1 of 1 shot ") == told
+
+
 @pytest.mark.parametrize("layout", small.WRITE)
 def test_shots_that_mini_sample_wrote(tmp_path: Path, mini: Any, layout: str) -> None:
     root = small.WRITE[layout](tmp_path / "data")

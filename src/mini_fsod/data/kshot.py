@@ -130,6 +130,38 @@ def balanced_set(data: Dataset, shots: Shots) -> Dataset:
     return only.select(np.unique(only.boxes.image))
 
 
+def hard_to_see(
+    sample: Dataset, names: tuple[str, ...], short: int, long: int, least: float
+) -> list[str]:
+    """What to say of classes at least half of whose shots are tiny, a line each.
+
+    Tiny is a box whose root of area is below `least` where the picture's sides are brought to
+    `short`, or at most `long`. Pictures of unknown size are not judged.
+    """
+    boxes, sizes = sample.boxes, sample.sizes[sample.boxes.image]  # (B, 2)
+    known = np.asarray((sizes > 0).all(axis=1))
+    sides = np.sort(np.where(known[:, None], sizes, 1), axis=1)  # (B, 2) short, long
+    scale = np.minimum(short / sides[:, 0], long / sides[:, 1])
+    area = np.prod(boxes.xywh[:, 2:].clip(min=0), axis=1)
+    tiny = known & (np.sqrt(area) * scale < least)
+    lines = []
+    for name in names:
+        own = np.flatnonzero(is_of(sample, (name,)))
+        found = own[tiny[own]].tolist()
+        if not found or 2 * len(found) < len(own):
+            continue
+        shown = ", ".join(
+            f"{sample.files[int(boxes.image[b])]} {boxes.xywh[b, 2]:.0f} x {boxes.xywh[b, 3]:.0f}"
+            for b in found[:3]
+        )
+        lines.append(
+            f"{name}: {len(found)} of {len(own)} shot{'s' * (len(own) != 1)} smaller than "
+            f"{least:.0f} pixels where the detector looks (in the picture: {shown}"
+            f"{', ...' * (len(found) > 3)}). Larger ones would teach and find more"
+        )
+    return lines
+
+
 def fingerprint(data: Dataset) -> str:
     """SHA-256 of a sample: class, image and box of each, in an order that no tool can change."""
     boxes = data.boxes

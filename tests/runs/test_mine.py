@@ -11,7 +11,7 @@ import pytest
 
 from mini_fsod.errors import UserError
 from mini_fsod.runs import stages
-from mini_fsod.runs.mine import ready
+from mini_fsod.runs.mine import ready, starving
 from runs import small
 from runs.mined import FILES, again, config, load
 
@@ -59,6 +59,29 @@ def test_the_files_agree_with_each_other(finished: Path) -> None:
     )
     names = {path.name for path in (finished / "mine").iterdir()}
     assert names == {*FILES, "metrics.json", "1-blue--light.png"}
+
+
+@pytest.mark.parametrize(
+    ("kept", "told"),
+    [
+        ({"bird": 19, "sofa": 10}, ""),
+        ({"bird": 19, "sofa": 4}, "that is next to nothing of sofa: "),
+        ({"bird": 0, "bus": 300, "sofa": 4}, "that is next to nothing of bird, sofa: "),
+        ({"bird": 0, "sofa": 0}, "nothing was mined, "),
+    ],
+)
+def test_classes_that_starve_are_told_of(kept: dict[str, int], told: str) -> None:
+    line = starving(kept)
+    assert line.startswith(told)
+    assert bool(line) == bool(told)
+
+
+def test_a_run_says_that_its_class_starves(
+    data: Path, copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again(data, copied, mine__alpha=1.5)
+    err = capsys.readouterr().err
+    assert f"that is next to nothing of {small.NOVEL}: " in err
 
 
 # Which images, which boxes

@@ -8,6 +8,7 @@ last, so that a killed stage starts again. What the scan has found lies beside t
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from mini_fsod.runs.scanning import load_discriminator, pairs
 from mini_fsod.train.distributed import wait_for_all
 
 POOL = folder.POOL
+FEW = 10  # boxes of a class, its shots found again among them, that hardly teach it
 OF_CROPS = ("discriminator_crop", "whiten", "refine", "stretch")
 CANDIDATES, THRESHOLDS, AUDIT = (f"{name}.json" for name in ("candidates", "thresholds", "audit"))
 
@@ -144,22 +146,20 @@ def choose(run: Run, raw: Raw, data: Dataset, place: Path, most: int) -> dict[st
     files.write_thresholds(place / THRESHOLDS, own.cut, table)
     files.write_pool(place / POOL, found.take(kept), data, labels)
     figures: dict[str, Any] = {"candidates": len(found), "kept": int(kept.sum())}
-    by_class = ", ".join(f"{name} {row.kept:,}" for name, row in table.items())
-    if not figures["kept"]:
-        show.note(
-            "nothing was mined, and re-training on that teaches novel classes as background: lower "
-            "mine.alpha, mine.threshold or mine.cut"
-        )
-    show.note(f"mined {figures['kept']:,} of {figures['candidates']:,} candidates: {by_class}")
+    by_class = {name: row.kept for name, row in table.items()}
+    told = ", ".join(f"{name} {number:,}" for name, number in by_class.items())
+    show.note(f"mined {figures['kept']:,} of {figures['candidates']:,} candidates: {told}")
+    if line := starving(by_class):
+        show.note(line)
     verdict, shots = None, run.material.shots
     known = annotated(data, shots, labels)
     if seem_complete(known, figures["kept"]):
         alone = replace(raw, dots=None, seen=None)  # the detector
         plain = None if found.cosine is None else chosen(alone)[:2]
-        told = audit(found, kept, data, shots, labels, plain)
-        write_json(place / AUDIT, told)
+        audited = audit(found, kept, data, shots, labels, plain)
+        write_json(place / AUDIT, audited)
         verdict = judge(found, data, shots, labels)
-        figures |= {"precision": told["pool"]["precision"], "recall": told["pool"]["recall"]}
+        figures |= {name: audited["pool"][name] for name in ("precision", "recall")}
         if figures["precision"] is not None:
             right = f"{100 * figures['precision']:.1f} %"
             show.note(f"of them {right} are right by the annotations (audit.json)")
@@ -171,3 +171,19 @@ def choose(run: Run, raw: Raw, data: Dataset, place: Path, most: int) -> dict[st
         )
     write_sheets(place, data, found, kept, labels, verdict)
     return figures
+
+
+def starving(kept: Mapping[str, int]) -> str:
+    """What to say of classes of which next to nothing was mined; nothing if there are none."""
+    if not any(kept.values()):
+        return (
+            "nothing was mined, and re-training on that teaches novel classes as background: lower "
+            "mine.alpha, mine.threshold or mine.cut"
+        )
+    few = [name for name, number in kept.items() if number < FEW]
+    if not few:
+        return ""
+    return (
+        f"that is next to nothing of {', '.join(few)}: larger or more typical shots find more, a "
+        "lower mine.alpha or mine.threshold keeps more; the sheets show of what"
+    )

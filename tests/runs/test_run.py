@@ -66,6 +66,8 @@ def test_a_base_detector_that_has_learnt_little_is_told_of(
             ["lost 29.5 of bAP50 .* Lower online.rate", "had 47.0 of nAP50 behind the stage tran"],
         ),
         ("tune", {"tune": (57.0, 80.0)}, ["had 60.0 of nAP50 behind the stage online"]),
+        ("tune", {"tune": (60.0, 74.0)}, ["lost 6.9 of bAP50 .* Lower tune.rate"]),
+        ("tune", {"online": (60.0, 73.1), "tune": (60.0, 73.1)}, []),  # another's doing
         ("online", {"online": (None, None)}, []),  # without a test set nobody knows
         ("online", {"transfer": (None, None), "base": (None, None)}, []),
         ("mine", {"mine": (None, None)}, []),

@@ -25,7 +25,7 @@ from mini_fsod.train.distributed import Team, own_device, team, wait_for_all
 
 LITTLE = 10.0  # bAP50 of a base detector that nothing can be mined with
 LOST = 5.0  # bAP50 that a stage has cost by its settings, not by luck
-WORSE = 2.0  # nAP50, likewise
+WORSE = 2.0  # nAP50, likewise, and bAP50 that makes a last fine-tuning one of the causes
 
 KINDER = {
     "transfer": "Lower transfer.rate, or set transfer.data to known",
@@ -194,7 +194,8 @@ def spoilt(stage: str, figures: Mapping[str, Mapping[str, Any]]) -> list[str]:
         return 0.0 if before is None or now is None else before - now
 
     told = []
-    if stage in KINDER and lost("bAP50", "base") > LOST:
+    own = lost("bAP50", "online" if stage == "tune" else "base")  # what the stage itself has cost
+    if stage in KINDER and own > WORSE and lost("bAP50", "base") > LOST:
         told.append(
             f"base classes have lost {lost('bAP50', 'base'):.1f} of bAP50 since the base detector. "
             f"{KINDER[stage]}"

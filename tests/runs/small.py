@@ -50,6 +50,11 @@ SETTINGS = {
     "transfer.iterations": "25",
     "transfer.batch": "4",
     "transfer.save_seconds": "0",
+    # those of a batch of 16: so few iterations must learn something
+    "base.rate": "0.02",
+    "transfer.rate": "0.001",
+    "online.rate": "0.02",
+    "tune.rate": "0.001",
 }
 
 

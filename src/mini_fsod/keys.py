@@ -322,7 +322,8 @@ class Tune(Training):
     usual_rate: ClassVar[float] = 0.001
 
     iterations: Count | None = 4_000
-    rate: Positive | None = None  # null: 0.001 for a batch of 16, in proportion for others
+    # learning rate; null: 0.001 for a batch of 16, in proportion for others
+    rate: Positive | None = None
     warm_up: Whole = 0
     decay: Numbers = (0.9,)
     # novel: without the shots of base classes; known: with all base boxes of the shots' pictures;

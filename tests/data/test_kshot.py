@@ -221,7 +221,9 @@ def test_a_base_class_of_another_image_set_is_missing(tmp_path: Path, mini) -> N
 GOLDEN = ["115be1365f8abcf5", "ba7463b272f9f528"]
 
 
-def shots_of(sides: list[tuple[int, int]], sizes: list[tuple[int, int]] | None = None) -> Dataset:
+def shots_of(
+    sides: list[tuple[float, float]], sizes: list[tuple[int, int]] | None = None
+) -> Dataset:
     """A picture of 500 x 400 for each box, all of birds."""
     n = len(sides)
     return Dataset(
@@ -248,7 +250,7 @@ def shots_of(sides: list[tuple[int, int]], sizes: list[tuple[int, int]] | None =
         ([(10, 10), (90, 90), (90, 90)], None),
     ],
 )
-def test_tiny_shots_are_told_of(sides: list[tuple[int, int]], told: str | None) -> None:
+def test_tiny_shots_are_told_of(sides: list[tuple[float, float]], told: str | None) -> None:
     lines = hard_to_see(shots_of(sides), ("bird", "car"), short=800, long=1333, least=64)
     assert len(lines) == (told is not None)
     assert told is None or (lines[0].startswith(told) and "(in the picture: 0.jpg " in lines[0])
@@ -262,6 +264,11 @@ def test_how_large_a_shot_is_where_the_detector_looks() -> None:
     # doubled; as it is, for the long side may not grow; nobody knows
     assert [len(lines) for lines in told] == [0, 1, 0]
     assert "0.jpg 40 x 40)" in told[1][0]
+
+
+def test_shots_that_are_none_are_not_judged() -> None:
+    wild = shots_of([(0, 9), (0, 9), (0, 9), (float("nan"), 9), (1e308, 1e308), (90, 90)])
+    assert hard_to_see(wild, ("bird",), short=400, long=1000, least=64) == []
 
 
 def test_the_first_of_many_tiny_shots_are_named() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from mini_fsod.data.dataset import Bools, Dataset, ImageId, Ints
 from mini_fsod.data.sets import shared
-from mini_fsod.data.split import is_of
+from mini_fsod.data.split import is_of, is_target
 from mini_fsod.errors import UserError
 from mini_fsod.labels import LabelMap
 
@@ -138,12 +138,13 @@ def hard_to_see(
     Tiny is a box whose root of area is below `least` where the picture's sides are brought to
     `short`, or at most `long`. Pictures of unknown size are not judged.
     """
+    sample = sample.with_boxes(sample.boxes.take(is_target(sample)))
     boxes, sizes = sample.boxes, sample.sizes[sample.boxes.image]  # (B, 2)
     known = np.asarray((sizes > 0).all(axis=1))
     sides = np.sort(np.where(known[:, None], sizes, 1), axis=1)  # (B, 2) short, long
     scale = np.minimum(short / sides[:, 0], long / sides[:, 1])
-    area = np.prod(boxes.xywh[:, 2:].clip(min=0), axis=1)
-    tiny = known & (np.sqrt(area) * scale < least)
+    width, height = boxes.xywh[:, 2:].T
+    tiny = known & (np.sqrt(width) * np.sqrt(height) * scale < least)
     lines = []
     for name in names:
         own = np.flatnonzero(is_of(sample, (name,)))

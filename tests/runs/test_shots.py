@@ -57,26 +57,37 @@ def test_too_few_boxes_are_told_before_anything_runs(data: Path) -> None:
     material(data, shots__k=50, tune__data="none", **oracle).check(["online", "tune"])
 
 
+ANCHORS = "[32, 64, 128, 256, 512]"
+
+
 @pytest.mark.parametrize(
-    ("anchors", "stages", "more", "told"),
+    ("anchors", "smaller", "stages", "more", "told"),
     [
-        ("[8, 16, 32, 64, 128]", ["base", "transfer"], {}, 0),
-        ("[32, 64, 128, 256, 512]", ["base", "transfer"], {}, 1),
-        ("[32, 64, 128, 256, 512]", ["base"], {}, 0),
-        ("[32, 64, 128, 256, 512]", ["transfer"], {"transfer__checkpoint": "a.safetensors"}, 0),
+        (ANCHORS, True, ["base", "transfer"], {}, 1),
+        (ANCHORS, False, ["base", "transfer"], {}, 0),  # so are base boxes
+        ("[2, 4, 8, 16, 32]", True, ["base", "transfer"], {}, 0),
+        (ANCHORS, True, ["base"], {}, 0),
+        (ANCHORS, True, ["transfer"], {"transfer__checkpoint": "a.safetensors"}, 0),
     ],
 )
 def test_tiny_shots_of_new_classes_are_told_before_anything_runs(
     data: Path,
     anchors: str,
+    smaller: bool,
     stages: list[str],
     more: dict[str, str],
     told: int,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    path = data / "annotations" / "train.json"
+    content = small.json_of(path)
+    for box in content["annotations"]:
+        if smaller and box["category_id"] == small.CLASSES.index(NOVEL) + 1:
+            box["bbox"][2:] = [6, 6]
+    path.write_text(json.dumps(content))
     material(data, detector__anchors=anchors, **more).check(stages)
     err = capsys.readouterr().err
-    assert err.count("smaller than 64 pixels") == told
+    assert err.count(" pixels where the detector looks") == told
     assert err.count(f"{NOVEL}: 1 of 1 shot ") == told
 
 

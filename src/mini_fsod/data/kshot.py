@@ -9,7 +9,7 @@ from random import Random
 
 import numpy as np
 
-from mini_fsod.data.dataset import Bools, Dataset, ImageId, Ints
+from mini_fsod.data.dataset import Bools, Dataset, Floats, ImageId, Ints
 from mini_fsod.data.sets import shared
 from mini_fsod.data.split import is_of, is_target
 from mini_fsod.errors import UserError
@@ -130,21 +130,25 @@ def balanced_set(data: Dataset, shots: Shots) -> Dataset:
     return only.select(np.unique(only.boxes.image))
 
 
-def hard_to_see(
-    sample: Dataset, names: tuple[str, ...], short: int, long: int, least: float
-) -> list[str]:
-    """What to say of classes at least half of whose shots are tiny, a line each.
+def seen_sizes(data: Dataset, short: int, long: int) -> Floats:
+    """(B,) the root of each box's area where pictures have the side `short`, or at most `long`.
 
-    Tiny is a box whose root of area is below `least` where the picture's sides are brought to
-    `short`, or at most `long`. Pictures of unknown size are not judged.
+    NaN where a picture's size is not known.
     """
-    sample = sample.with_boxes(sample.boxes.take(is_target(sample)))
-    boxes, sizes = sample.boxes, sample.sizes[sample.boxes.image]  # (B, 2)
+    sizes = data.sizes[data.boxes.image]  # (B, 2)
     known = np.asarray((sizes > 0).all(axis=1))
     sides = np.sort(np.where(known[:, None], sizes, 1), axis=1)  # (B, 2) short, long
     scale = np.minimum(short / sides[:, 0], long / sides[:, 1])
-    width, height = boxes.xywh[:, 2:].T
-    tiny = known & (np.sqrt(width) * np.sqrt(height) * scale < least)
+    width, height = data.boxes.xywh[:, 2:].T
+    return np.where(known, np.sqrt(width) * np.sqrt(height) * scale, np.nan)
+
+
+def hard_to_see(
+    sample: Dataset, names: tuple[str, ...], short: int, long: int, least: float
+) -> list[str]:
+    """What to say of classes at least half of whose shots are seen below `least`, a line each."""
+    sample = sample.with_boxes(sample.boxes.take(is_target(sample)))
+    boxes, tiny = sample.boxes, seen_sizes(sample, short, long) < least
     lines = []
     for name in names:
         own = np.flatnonzero(is_of(sample, (name,)))

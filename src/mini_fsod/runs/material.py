@@ -17,7 +17,7 @@ from mini_fsod import show
 from mini_fsod.config import Config
 from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset, Floats, Ints
 from mini_fsod.data.home import is_sample
-from mini_fsod.data.kshot import balanced_set, draw, hard_to_see
+from mini_fsod.data.kshot import balanced_set, draw, hard_to_see, seen_sizes
 from mini_fsod.data.official import choose, lists_from_file, voc_lists
 from mini_fsod.data.read import read
 from mini_fsod.data.sets import shared, testing_part, training_part
@@ -45,7 +45,8 @@ AT_TEST = {"cuda": 32}  # images a batch
 AT_TEST_ELSEWHERE = 4
 # A shot is tiny below so many times the smallest anchor. With the usual one, 32 pixels, hardly an
 # object below 64 is mined (docs/on-the-way.md), and of three shots of 55 to 61 two taught their
-# class nothing (docs/results.md).
+# class nothing (docs/results.md). Where all is small, as in the demo, a shot may be too: tiny is at
+# most half as large as a base box usually is.
 SEEN = 2
 
 
@@ -69,15 +70,21 @@ class Material:
         if {"transfer", "mine"} & {*stages} or tunes or learns:
             _refuse_missing(self._config.shots.file, self.shots)  # too few are told by `shots`
         if "transfer" in stages and self._config.transfer.checkpoint is None:
-            views, least = self._config.views, SEEN * min(self._config.detector.anchors)
-            novel = self.labels.novel
-            for line in hard_to_see(self.shots, novel, views.test, views.long, least):
-                show.note(line)
+            self._tell_of_tiny_shots()
         if stages and self.test is None:
             show.note(
                 "the data has no image set for tests (data.test): nothing will be scored; a folder "
                 "or an annotation file called test or val is one"
             )
+
+    def _tell_of_tiny_shots(self) -> None:
+        sides = (self._config.views.test, self._config.views.long)
+        usual = seen_sizes(self.base.with_boxes(self.base.boxes.take(is_target(self.base))), *sides)
+        least = SEEN * min(self._config.detector.anchors)
+        if np.isfinite(usual).any():
+            least = min(least, float(np.nanmedian(usual)) / 2)
+        for line in hard_to_see(self.shots, self.labels.novel, *sides, least):
+            show.note(line)
 
     # Data sets
 

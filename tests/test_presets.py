@@ -25,7 +25,6 @@ def test_the_names() -> None:
 @pytest.mark.parametrize("suffix", ["", "-320"])
 def test_plus_changes_nothing_of_data_views_and_base(suffix: str) -> None:
     plain, plus = (resolve(f"voc-split2-5shot{suffix}{end}") for end in ("", "-plus"))
-    assert plus.online.start == "transfer"
     for section in ("data", "shots", "detector", "views", "base"):
         assert getattr(plus, section) == getattr(plain, section)
     for stage in ("transfer", "tune"):
@@ -35,6 +34,24 @@ def test_plus_changes_nothing_of_data_views_and_base(suffix: str) -> None:
             other.minutes,
             other.batch,
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "iterations"),
+    [
+        ("voc-split1-1shot-320-plus", "transfer", 7_000),
+        ("voc-split1-3shot-320-plus", "transfer", 7_000),
+        ("voc-split1-5shot-320-plus", "weights", 12_000),
+        ("voc-split1-10shot-320-plus", "weights", 12_000),
+        ("voc-split1-1shot-plus", "transfer", 18_000),
+        ("voc-split1-5shot-plus", "weights", 18_000),
+    ],
+)
+def test_few_shots_and_many_begin_differently(name: str, start: str, iterations: int) -> None:
+    """A teacher from nothing must not trust its first iterations (docs/decisions/0006)."""
+    online = resolve(name).online
+    assert (online.start, online.iterations) == (start, iterations)
+    assert online.ema_growth == (1 if start == "weights" else 0.1)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -101,7 +118,7 @@ def test_a_preset_cannot_be_changed_by_those_who_use_it() -> None:
 def test_the_table_names_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
     command.run(as_json=False)
     shown = [text.splitlines() for text in capsys.readouterr().out.strip().split("\n\n")]
-    names = [name for name, _, _ in shown]
+    names = [name for name, *_ in shown]
     assert names[:2] == ["photos", "demo"]  # what people begin with
     unfolded = {
         name.replace("{1,2,3}", split).replace("{1,2,3,5,10}", k)
@@ -110,13 +127,16 @@ def test_the_table_names_all_of_them(capsys: pytest.CaptureFixture[str]) -> None
         for k in ("1", "2", "3", "5", "10")
     }
     assert unfolded == set(PRESETS)
-    facts = {name: line for name, _, line in shown}
-    assert facts["voc-split{1,2,3}-{1,2,3,5,10}shot"] == (
+    facts = {name: lines for name, _, *lines in shown}
+    assert facts["voc-split{1,2,3}-{1,2,3,5,10}shot"] == [
         "resnet101, 480 to 800 pixels; base 18,000 iterations, online 18,000 iterations; "
         "needs data.root, weights IMAGENET1K_V2"
-    )
-    assert facts["photos"].endswith("needs data.root, data.novel, weights IMAGENET1K_V2")
-    assert "GroupNorm" in facts["demo"]
+    ]
+    few, many = facts["voc-split{1,2,3}-{1,2,3,5,10}shot-320-plus"]
+    assert few.startswith("voc-split{1,2,3}-{1,2,3}shot-320-plus: resnet50, 416 pixels")
+    assert many.startswith("voc-split{1,2,3}-{5,10}shot-320-plus: resnet50, 416 pixels")
+    assert facts["photos"][0].endswith("needs data.root, data.novel, weights IMAGENET1K_V2")
+    assert "GroupNorm" in facts["demo"][0]
 
 
 def test_json_holds_every_key(capsys: pytest.CaptureFixture[str]) -> None:

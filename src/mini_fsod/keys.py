@@ -268,9 +268,9 @@ class Online(Training):
     """Re-training on base boxes and mined ones."""
 
     checkpoint: Place | None = None  # a finished detector of this stage instead of training one
-    # what it begins as: the backbone's own weights, the base detector's backbone and pyramid under
-    # new heads, the base detector with rows for new classes, or the few-shot detector
-    start: Literal["weights", "features", "base", "transfer"] = "weights"
+    # what it begins as: the backbone's own weights, the base detector with rows for new classes, or
+    # the few-shot detector
+    start: Literal["weights", "base", "transfer"] = "weights"
     # of the teacher; without one, of what comes out
     ema: Annotated[Float, Field(gt=0, lt=1)] | None = 0.999
     teacher: bool = True  # it goes on mining, and is the detector that comes out

@@ -180,19 +180,6 @@ def test_it_may_begin_as_the_base_detector(data: Path, copied: Path) -> None:
     assert drawn.abs().max() < 0.1
 
 
-def test_it_may_begin_as_the_base_detectors_features(data: Path, copied: Path) -> None:
-    trained(data, copied, online__start="features", online__rate=1e-9)
-    base, new = (
-        checkpoint.load(copied / stage / "checkpoint.safetensors").detector
-        for stage in ("base", "online")
-    )
-    kept, old = new.state_dict(), base.state_dict()
-    same = {n for n, v in kept.items() if v.shape == old[n].shape and torch.allclose(v, old[n])}
-    assert same >= {n for n in old if n.startswith(("backbone.", "fpn."))}
-    drawn = {n for n, v in new.named_parameters() if v.dim() > 1} - same
-    assert {n.partition(".")[0] for n in drawn} == {"rpn_head", "box_head", "predictor"}
-
-
 @pytest.mark.parametrize("iou_branch", ["true", "false"])
 def test_it_may_begin_as_the_few_shot_detector(data: Path, copied: Path, iou_branch: str) -> None:
     trained(

@@ -29,11 +29,14 @@ def run(as_json: bool) -> None:
         return
     groups = [list(names) for _, names in groupby(PRESETS, lambda name: PRESETS[name].about)]
     for names in sorted(groups, key=len):  # what people begin with comes first
-        facts = {_facts(configs[name]): None for name in names}
+        facts: dict[str, list[str]] = {}
+        for name in names:
+            facts.setdefault(_facts(configs[name]), []).append(name)
         show.out.print(f"[bold]{show.plain(_folded(names))}[/]", soft_wrap=True)
         show.out.print(show.plain(PRESETS[names[0]].about), soft_wrap=True)
-        for line in facts:
-            show.out.print(f"[dim]{show.plain(line)}[/]", soft_wrap=True)
+        for line, own in facts.items():
+            whose = f"{_folded(own)}: " if len(facts) > 1 else ""
+            show.out.print(f"[dim]{show.plain(whose + line)}[/]", soft_wrap=True)
         show.out.print()
     show.note("mini presets NAME shows every key of one, and what it means")
 

@@ -110,11 +110,6 @@ def _student(run: Run) -> tuple[Detector, str | float | None]:
     _, saved = load_base(run)
     base = onto(saved.detector, run.device)
     detector = widened(base, labels, config.seed, "linear", own.iou_branch)
-    if own.start == "features":
-        fresh = Detector(detector.settings)
-        fresh.backbone.load_state_dict(base.backbone.state_dict())
-        fresh.fpn.load_state_dict(base.fpn.state_dict())
-        detector = fresh
     return onto(detector, run.device), saved.about.get("weights")
 
 

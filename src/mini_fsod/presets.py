@@ -97,7 +97,7 @@ PLUS: Keys = {
     "tune.data": "none",  # there is nothing left to mend
 }
 # What re-training begins as. From ImageNet weights it knows nothing of what the base training has
-# taught as background, which pays where five shots mine well: new classes gain 1.9 by it, and base
+# taught as background, which pays where five shots mine well: new classes gain 1.8 by it, and base
 # classes lose 2.5 (docs/results.md; 2, 3 and 10 shots were not measured).
 FROM_TRANSFER: Keys = {
     "online.start": "transfer",

@@ -15,6 +15,7 @@ from mini_fsod.data.read import read
 from mini_fsod.data.split import arranged
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.candidates import Candidates, Dots, Raw
+from mini_fsod.mining.seen import Seen
 
 LABELS = LabelMap(("car",), ("bird", "bus"))
 
@@ -43,6 +44,20 @@ def with_cosines(raw: Raw, cosines: Any) -> Raw:
     return replace(raw, dots=Dots.of(rows, prototypes, np.zeros((1, 4))))
 
 
+def with_crops(raw: Raw, seed: int) -> Raw:
+    """Features of boxes that were cut out: float32 numbers that have no short names."""
+    draw = np.random.default_rng(seed)
+
+    def features(n: int) -> Any:
+        return draw.normal(size=(n, 5)).astype(np.float32).astype(np.float64)
+
+    stretch = np.array([[1.2, 0.85, 0.5], [1.0, 1.4, 1.0]])
+    seen = Seen(
+        features(len(raw)), features(6), np.arange(6) % 3, features(4), np.arange(4) % 2, stretch
+    )
+    return replace(raw, seen=seen)
+
+
 def rows_of(found: Candidates) -> list[tuple[Any, ...]]:
     columns = (found.image, found.label, found.score, found.score_detector, found.xywh)
     return [
@@ -51,8 +66,8 @@ def rows_of(found: Candidates) -> list[tuple[Any, ...]]:
 
 
 @st.composite
-def raws(draw: st.DrawFn, most: int = 24) -> Raw:
-    """Coarse boxes, scores and cosines: overlaps and ties are many."""
+def raws(draw: st.DrawFn, most: int = 24, crops: bool = False) -> Raw:
+    """Coarse boxes, scores and cosines: overlaps and ties are many. `crops`: or features."""
     n = draw(st.integers(0, most))
     numbers = st.lists(st.integers(0, 5), min_size=n, max_size=n)
     image, label, x, y, width, score, cosine = (draw(numbers) for _ in range(7))
@@ -65,4 +80,7 @@ def raws(draw: st.DrawFn, most: int = 24) -> Raw:
         strict=True,
     )
     raw = raw_of(*pairs)
-    return with_cosines(raw, [c / 4 - 0.25 for c in cosine]) if draw(st.booleans()) else raw
+    how = draw(st.sampled_from(("alone", "dots", *(["seen"] if crops else []))))
+    if how == "seen":
+        return with_crops(raw, draw(st.integers(0, 99)))
+    return with_cosines(raw, [c / 4 - 0.25 for c in cosine]) if how == "dots" else raw

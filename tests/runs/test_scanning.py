@@ -234,7 +234,11 @@ def test_boxes_of_a_class_are_stretched_alike(
         right = min(x + 1.1 * width, sizes[c["image_id"]]["width"])
         left = max(x - 0.1 * width, 0)
         assert c["bbox"] == pytest.approx([left, y, right - left, height], abs=1e-3)
+    fresh = {name: (copied / "mine" / name).read_bytes() for name in FILES}
     monkeypatch.setattr(scanning, "best_stretch", None)
+    again(data, copied, **CROPS, mine__stretch="true")
+    assert scans == ["scan"] * 2
+    assert {name: (copied / "mine" / name).read_bytes() for name in FILES} == fresh
     again(data, copied, **CROPS, mine__stretch="true", mine__alpha=0.5)
     assert scans == ["scan"] * 2  # how, is kept
 

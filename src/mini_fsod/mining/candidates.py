@@ -20,11 +20,11 @@ from mini_fsod.eval.detections import Detections
 from mini_fsod.files import open_regular, write_bytes
 from mini_fsod.mining.calibration import calibrated, centred, cosine
 from mini_fsod.mining.overlap import NESTED, greedy_nms, iou, nesting, pairs_within
-from mini_fsod.mining.seen import Seen
+from mini_fsod.mining.seen import FEATURES, Seen
 
 Singles = npt.NDArray[np.float32]
 
-FORMAT = 3  # of raw.npz
+FORMAT = 4  # of raw.npz
 NMS_IOU = 0.5
 MOST_AN_IMAGE = 100
 ON_BASE_IOU = 0.5
@@ -118,7 +118,11 @@ class Raw:
         if self.dots is not None:
             columns |= {f"dots_{name}": getattr(self.dots, name) for name in Dots.__slots__}
         if self.seen is not None:
-            columns |= {f"seen_{name}": _slim(getattr(self.seen, name)) for name in Seen.__slots__}
+            columns |= {f"seen_{name}": getattr(self.seen, name) for name in Seen.__slots__}
+            # as a network has given them: nothing is lost
+            columns |= {
+                f"seen_{name}": columns[f"seen_{name}"].astype(np.float32) for name in FEATURES
+            }
         content = io.BytesIO()
         np.savez(content, format=FORMAT, **columns)
         write_bytes(path, content.getvalue())
@@ -139,7 +143,11 @@ class Raw:
                 own["mean_square"] = float(own["mean_square"])
                 dots = Dots(**own)
             looks = {name: columns.pop(f"seen_{name}", None) for name in Seen.__slots__}
-            seen = None if looks["candidates"] is None else Seen(**looks)
+            seen = None
+            if looks["candidates"] is not None:
+                # the same sums as before the file: a pool does not depend on who has scanned
+                wide = {name: looks[name].astype(np.float64) for name in FEATURES}
+                seen = Seen(**looks | wide)
             columns["cut"], columns["source"] = float(columns["cut"]), str(columns["source"])
             raw = cls(**columns, dots=dots, seen=seen)
             _check(raw)
@@ -153,10 +161,6 @@ class Raw:
 
 
 _COLUMNS = tuple(name for name in Raw.__slots__ if name not in ("dots", "seen"))
-
-
-def _slim(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return values.astype(np.float32) if values.dtype == np.float64 else values
 
 
 def _check(raw: Raw) -> None:

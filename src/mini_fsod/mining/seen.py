@@ -18,12 +18,15 @@ from mini_fsod.errors import UserError
 from mini_fsod.mining.calibration import cosine
 
 AXES = 256  # principal axes of the base boxes' features that are kept
+FEATURES = ("candidates", "base", "shots")
 SHRUNK = 0.1  # share of a round scatter in the measured one: few boxes know few directions well
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
-    """Features of d numbers, relative to the mean feature of base boxes; float32 from a file."""
+    """Features of d numbers, relative to the mean feature of base boxes: float32 numbers, held as
+    float64 to sum them.
+    """
 
     candidates: Floats  # (n, d) a row for each pair of `Raw`; zeros where nothing could be seen
     base: Floats  # (b, d) of annotated base boxes

@@ -21,6 +21,7 @@ from mini_fsod.mining.audit import (
     annotated,
     audit,
     judge,
+    judge_pool,
     seem_complete,
 )
 from mini_fsod.mining.candidates import Candidates, candidates
@@ -69,6 +70,33 @@ def test_a_box_that_fits_two_takes_the_free_one(tmp_path: Path) -> None:
     truth = truth_of(tmp_path, (0, BIRD, (0, 0, 20, 20)), (0, BIRD, (4, 0, 20, 20)))
     found = found_of((0, 0, 0.9, (1, 0, 20, 20)), (0, 0, 0.8, (1, 0, 20, 20)))
     assert judge(found, truth, no_shots(truth), LABELS).kind.tolist() == [TRUE, TRUE]
+
+
+def test_the_best_fitting_box_is_taken(tmp_path: Path) -> None:
+    """The first fits both, and the first bird better; the second fits that bird alone."""
+    truth = truth_of(tmp_path, (0, BIRD, (0, 0, 20, 20)), (0, BIRD, (6, 0, 20, 20)))
+    found = found_of((0, 0, 0.9, (1, 0, 20, 20)), (0, 0, 0.8, (-3, 0, 20, 20)))
+    assert judge(found, truth, no_shots(truth), LABELS).kind.tolist() == [TRUE, DUPLICATE]
+
+
+def test_a_box_that_fits_by_half_fits(tmp_path: Path) -> None:
+    truth = truth_of(tmp_path, (0, BIRD, (0, 0, 20, 20)))
+    found = found_of((0, 0, 0.9, (0, 0, 10, 20)))
+    assert judge(found, truth, no_shots(truth), LABELS).kind.tolist() == [TRUE]
+
+
+def test_what_may_not_be_chosen_takes_nothing_from_the_pool(tmp_path: Path) -> None:
+    """The second candidate lies on the second bird, and in the first box; the third is chosen."""
+    truth = truth_of(tmp_path, (0, BIRD, (0, 0, 60, 60)), (0, BIRD, (40, 0, 30, 40)))
+    rows = ((0, 0, 0.9, (0, 0, 60, 60)), (0, 0, 0.8, (35, 0, 26, 40)), (0, 0, 0.7, (48, 0, 22, 40)))
+    found, kept = found_of(*rows), np.array([True, False, True])
+    row = audit(found, kept, truth, no_shots(truth), LABELS)["classes"]["bird"]
+    assert (row["true_positives"], row["duplicates"], row["precision"]) == (2, 0, 1)
+    assert (row["candidates"], row["candidates_true"]) == (3, 2)
+    among_all = judge(found, truth, no_shots(truth), LABELS).kind.tolist()
+    assert among_all == [TRUE, TRUE, DUPLICATE]
+    alone = judge_pool(found, kept, truth, no_shots(truth), LABELS).kind.tolist()
+    assert alone == [TRUE, TRUE, TRUE]
 
 
 def test_crowds_are_no_truth(tmp_path: Path) -> None:

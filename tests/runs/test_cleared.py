@@ -101,6 +101,37 @@ def test_more_is_repeated_than_was_begun(data: Path, copied: Path) -> None:
     assert (copied / "base" / "checkpoint.safetensors").read_bytes() == base
 
 
+def test_a_kill_while_it_is_dropped(
+    data: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of both stages the first is there anew; the second, made of the former one, is not."""
+
+    class KilledError(Exception):
+        pass
+
+    remove = shutil.rmtree
+
+    def killed(path: Path, *rest: object) -> None:
+        if path.parent == copied and path.name != "transfer":
+            remove(path / "base")
+            raise KilledError
+        remove(path, *rest)
+
+    other = config(data, base__iterations=3)
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KilledError):
+        stages.run(other, copied, first="base", last="transfer")
+    monkeypatch.undo()
+    assert not (copied / "transfer").exists()
+    stages.run(other, copied, last="transfer")
+    results = small.json_of(copied / "results.json")["stages"]
+    assert results["base"]["iterations"] == 3
+    again = stages.run(other, copied.parent / "anew", last="transfer")["stages"]
+    checksum = "checkpoint_sha256"
+    assert results["transfer"][checksum] == again["transfer"][checksum]
+    assert not cleared.is_there(copied)
+
+
 @pytest.mark.parametrize("moved", [0, 1, 2])
 def test_a_kill_while_it_is_brought_back(copied: Path, moved: int) -> None:
     before = contents(copied)

@@ -48,6 +48,18 @@ def test_the_second_round_mines_with_what_the_first_has_trained(
     }
 
 
+def test_a_given_detector_is_that_of_the_last_round(
+    data: Path, twice: Path, tmp_path: Path
+) -> None:
+    given = config(data, **SHORT, mine__rounds=2, online__checkpoint=twice)
+    told = stages.run(given, tmp_path / "given", last="online")["stages"]
+    first = tmp_path / "given" / "round-1" / "online" / "checkpoint.safetensors"
+    assert first.read_bytes() == (twice / "round-1/online/checkpoint.safetensors").read_bytes()
+    own = small.json_of(twice / "results.json")["stages"]
+    for stage, name in (("mine", "pool_sha256"), ("online", "checkpoint_sha256")):
+        assert told[stage][name] == own[stage][name]
+
+
 def test_finished_rounds_are_not_run_again(
     data: Path, twice: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,13 +2,13 @@
 
 A candidate is true when it matches a hidden box of its class at IoU 0.5, difficult ones included.
 The shots are not hidden: to find them again is neither right nor wrong. Matching is greedy by
-score, so a candidate's verdict depends on better ones alone: the same for the pool, for the best k,
-and for all candidates.
+score, so a candidate's verdict depends on better ones alone. The pool is judged by itself: a better
+candidate that may not be chosen (`mine.drop_nested`) takes no object from it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,16 @@ def judge(found: Candidates, truth: Dataset, shots: Dataset, labels: LabelMap) -
     return Verdict(kind, on)
 
 
+def judge_pool(
+    found: Candidates, kept: Bools, truth: Dataset, shots: Dataset, labels: LabelMap
+) -> Verdict:
+    """The same, where those that are kept (n,) are judged by themselves, the others among all."""
+    verdict = judge(found, truth, shots, labels)
+    kind = verdict.kind.copy()
+    kind[kept] = judge(found.take(kept), truth, shots, labels).kind
+    return replace(verdict, kind=kind)
+
+
 def _targets(boxes: Boxes) -> Boxes:
     """What can be found: difficult boxes too, but no crowds and regions to ignore."""
     return boxes.take(boxes.sound & ~boxes.crowd & ~boxes.ignore)
@@ -134,6 +144,7 @@ def _figures(
 ) -> dict[str, dict[str, Any]]:
     """The figures of each class, and of all of them under ""."""
     verdict = judge(found, truth, shots, labels)
+    of_pool = judge_pool(found, kept, truth, shots, labels)
     boxes = _targets(arranged(truth, labels).boxes)
     hidden = boxes.label[~_are_shots(boxes, truth, shots)] - len(labels.base)
     order = np.argsort(-found.score, kind="stable")
@@ -142,21 +153,27 @@ def _figures(
     for place, name in enumerate(labels.novel):
         best = order[found.label[order] == place]
         ranked.append(best)
-        table[name] = _row(verdict, kept, [best], int((hidden == place).sum()), labels)
-    table[""] = _row(verdict, kept, ranked, int((hidden >= 0).sum()), labels)
+        number = int((hidden == place).sum())
+        table[name] = _row(verdict, of_pool, kept, [best], number, labels)
+    table[""] = _row(verdict, of_pool, kept, ranked, int((hidden >= 0).sum()), labels)
     return table
 
 
 def _row(
-    verdict: Verdict, kept: Bools, ranked: list[Ints], hidden: int, labels: LabelMap
+    verdict: Verdict,
+    of_pool: Verdict,
+    kept: Bools,
+    ranked: list[Ints],
+    hidden: int,
+    labels: LabelMap,
 ) -> dict[str, Any]:
     """Figures of some classes; `ranked` are the candidates of each, best first."""
     everything = np.concatenate([np.zeros(0, dtype=np.int64), *ranked])
     own = everything[kept[everything]]
-    true = int((verdict.kind[own] == TRUE).sum())
-    shown = int((verdict.kind[own] == SHOWN).sum())
+    kind = of_pool.kind[own]
+    true, shown = int((kind == TRUE).sum()), int((kind == SHOWN).sum())
     reached = int((verdict.kind[everything] == TRUE).sum())
-    on, count = np.unique(verdict.on[own[verdict.kind[own] == FALSE]], return_counts=True)
+    on, count = np.unique(verdict.on[own[kind == FALSE]], return_counts=True)
     false_on = dict(zip(on.tolist(), count.tolist(), strict=True))
     background, loose = false_on.pop(BACKGROUND, 0), false_on.pop(LOOSE, 0)
     return {
@@ -164,7 +181,7 @@ def _row(
         "kept": len(own),
         "on_shots": shown,
         "true_positives": true,
-        "duplicates": int((verdict.kind[own] == DUPLICATE).sum()),
+        "duplicates": int((kind == DUPLICATE).sum()),
         "precision": _share(true, len(own) - shown),
         "recall": _share(true, hidden),
         "false_on": {

@@ -14,7 +14,7 @@ from mini_fsod.errors import UserError
 from mini_fsod.files import is_file, is_folder, write_bytes
 from mini_fsod.runs import folder, inputs
 
-CLEARED = ".cleared"
+CLEARED, DROPPED = ".cleared", ".dropped"
 FILES = (folder.CONFIG, inputs.NAME, folder.RESULTS)
 
 
@@ -63,13 +63,14 @@ def put_away(out: Path, stages: Sequence[str]) -> None:
 
 
 def is_there(out: Path) -> bool:
-    return is_folder(out / CLEARED)
+    return is_folder(out / CLEARED) or is_folder(out / DROPPED)
 
 
 def settle(out: Path) -> None:
     """Let go of what has been repeated, or bring back what was not: now, or after a kill."""
     place = out / CLEARED
-    if not is_there(out):
+    if not is_folder(place):
+        drop(out)
         return
     stages = [stage for stage in STAGES if is_folder(place / stage)]
     if not stages or is_file(out / stages[0] / folder.METRICS):
@@ -80,6 +81,10 @@ def settle(out: Path) -> None:
 
 
 def drop(out: Path) -> None:
-    if is_there(out):
+    """It loses its name at once: half of it, after a kill, would look like what is to come back."""
+    if is_folder(out / DROPPED):
+        shutil.rmtree(out / DROPPED)
+    if is_folder(out / CLEARED):
         folder.keep_edited(out / CLEARED / "mine", out)
-        shutil.rmtree(out / CLEARED)
+        (out / CLEARED).rename(out / DROPPED)
+        shutil.rmtree(out / DROPPED)

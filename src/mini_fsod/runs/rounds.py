@@ -44,12 +44,15 @@ def miner(run: Run) -> Path | None:
 
 
 def _of_round_before(run: Run) -> Config:
-    """The same configuration with a round less, base and few-shot detector taken from here."""
+    """The same configuration with a round less, base and few-shot detector taken from here. A
+    re-trained detector that is given is the last round's.
+    """
     config = run.config
     changes = {
         "mine": {"rounds": config.mine.rounds - 1},
         "base": {"checkpoint": _file(run, "base", config.base.checkpoint)},
         "transfer": {"checkpoint": _file(run, "transfer", config.transfer.checkpoint)},
+        "online": {"checkpoint": None},
     }
     return config.model_copy(
         update={

@@ -194,7 +194,7 @@ def test_a_resumed_run_sees_the_same_batches() -> None:
         return Schedule(pictures.own, 2, (32, 48), 96, seed=5)
 
     through = list(source.batches(schedule().plans(0, 9)))
-    rest = source.batches(schedule().plans(schedule().resume(schedule().state(4)), 9))
+    rest = source.batches(schedule().plans(4, 9))
     for a, b in zip(through[4:], rest, strict=True):
         assert (a.images == b.images).all()
         assert (a.index == b.index).all()

@@ -66,6 +66,12 @@ def test_an_image_has_its_best_only() -> None:
     assert found.score.tolist()[:4] == pytest.approx([0.32, 0.31, 0.3, 0.22])
 
 
+def test_unasked_it_is_the_hundred_best() -> None:
+    """protocol.md, section 3."""
+    pairs = [(0, 0, 0.9 - n / 1000, (40.0 * n, 0, 20, 20)) for n in range(103)]
+    assert len(candidates(raw_of(*pairs), 0.05)) == 100
+
+
 def test_what_lies_on_base_goes_with_what_it_suppressed() -> None:
     horse = Boxes.of([0], [[10, 10, 20, 20]], [0])
     loose = (20.0, 10.0, 25.0, 20.0)  # IoU 2/7 with the horse, 2/3 with ...

@@ -15,10 +15,10 @@ from mini_fsod.detector.batch import Candidates, Proposals, Targets
 from mini_fsod.mining.mingling import (
     Instances,
     apart_from,
+    below,
     beyond,
     found_by_teacher,
     mingle,
-    parted,
     same_object,
     without_nested,
 )
@@ -256,15 +256,13 @@ def test_what_is_no_part_of_an_object() -> None:
     assert beyond(targets([], [], width=0), objects).shape == (2, 0)
 
 
-def test_parted_by_delta() -> None:
+def test_below_delta() -> None:
     whole = instances([(A, 2, 0.9), (B, 3, 0.7), (C, 2, 0.3)], width=4)
-    best, rest = parted(whole, BASE, torch.tensor([0.7, 0.7]))
-    assert best.valid.tolist() == [[True, True, False, False]]
-    assert rest.valid.tolist() == [[False, False, True, False]]  # padding is in neither
-    best, rest = parted(whole, BASE, torch.tensor([0.2, 0.8]))  # each class has its own
-    assert best.valid.tolist() == [[True, False, True, False]]
+    rest = below(whole, BASE, torch.tensor([0.7, 0.7]))
+    assert rest.valid.tolist() == [[False, False, True, False]]  # padding is none
+    rest = below(whole, BASE, torch.tensor([0.2, 0.8]))  # each class has its own
     assert rest.valid.tolist() == [[False, True, False, False]]
-    assert not parted(instances([], width=0), BASE, torch.tensor([0.7, 0.7]))[0].valid.numel()
+    assert not below(instances([], width=0), BASE, torch.tensor([0.7, 0.7])).valid.numel()
 
 
 def test_the_same_object() -> None:

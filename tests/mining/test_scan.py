@@ -97,7 +97,7 @@ def scanned(
     detector: Detector, pictures: Pictures, data: Dataset, judge: Judge | None, cut: float = CUT
 ) -> Raw:
     source = batches_of(pictures, data.boxes)
-    return scan(detector, source, plans_of(pictures), BASE, cut, CPU, False, judge, "here")
+    return scan(detector, source, plans_of(pictures), BASE, cut, CPU, False, judge)
 
 
 def in_order(raw: Raw) -> Raw:
@@ -183,7 +183,7 @@ def test_a_scan_is_the_loop_over_everything(
     for expected, centre in ((similar, False), (centred, True)):
         found = raw.dots.cosine(raw.proposal, raw.label, 1.0, centre)
         np.testing.assert_allclose(found, np.maximum(expected, 0), rtol=1e-3, atol=1e-5)
-    assert (raw.cut, raw.source) == (CUT, "here")
+    assert raw.cut == CUT
     # pairs of one proposal share its row, and no row is there for nothing
     assert np.unique(raw.proposal).tolist() == list(range(len(raw.dots.square)))
     assert len(raw.dots.square) < len(raw)
@@ -335,12 +335,12 @@ def test_pairs_of_another_tool(pictures: Pictures, data: Dataset, judge: Judge) 
     xywh = given.xywh.copy()
     xywh[3] = -50, -50, 20, 20
     label = given.label % NOVEL
-    raw = Raw.of(given.image, label, np.full(len(given), 0.5), xywh, rows[::-1], CUT, source="x")
+    raw = Raw.of(given.image, label, np.full(len(given), 0.5), xywh, rows[::-1], CUT)
     boxes = Boxes.of(given.image, xywh, label)
     plans = each_once(pictures.own, 3, 96, 192)
     own = replace(judge, plans=plans)
     found = judged(raw, boxes, own, batches_of(pictures, boxes))
-    assert (len(found), found.source) == (len(raw), "x")
+    assert len(found) == len(raw)
     cosines = found.dots.cosine(found.proposal, found.label, 1.0, False)
     expected = np.zeros(len(raw))
     for box, features in box_features(judge.discriminator, batches_of(pictures, boxes), plans):

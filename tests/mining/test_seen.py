@@ -37,13 +37,13 @@ def test_likeness_by_hand() -> None:
 
 
 def test_refined_prototypes_are_the_best_candidates() -> None:
-    # class 0: the best two point to (1, 1), its shot to (1, 0); class 1 has one candidate
-    looks = seen([[2.0, 2.0], [5.0, 5.0], [1.0, 0.0], [0.0, 7.0]])
-    label, score = np.array([0, 0, 0, 1]), np.array([0.9, 0.8, 0.1, 0.2])
-    found = looks.refined(np.arange(4), label, score, most=2)
-    assert found.tolist() == pytest.approx([1.0, 1.0, 0.5**0.5, 1.0])
+    # class 0: the best two point to (1, 1), its shot to (1, 0); the others have one candidate each
+    looks = seen([[2.0, 2.0], [5.0, 5.0], [1.0, 0.0], [0.0, 7.0], [3.0, 0.0]])
+    label, score = np.array([0, 0, 0, 1, 2]), np.array([0.9, 0.8, 0.1, 0.2, 0.3])
+    found = looks.refined(np.arange(5), label, score, most=2)
+    assert found.tolist() == pytest.approx([1.0, 1.0, 0.5**0.5, 1.0, 1.0])
     # lengths do not count: a bright candidate has no more to say than a dull one
-    one = looks.refined(np.arange(4), label, score[[2, 0, 1, 3]], most=2)
+    one = looks.refined(np.arange(5), label, score[[2, 0, 1, 3, 4]], most=2)
     assert one[1] == pytest.approx(np.cos(np.pi / 8))
 
 

@@ -168,6 +168,16 @@ def test_middling_finds_are_ignored_by_option() -> None:
     assert regions(replace(HOW, ignore_above=0.61))[1] == []
 
 
+def test_middling_finds_do_not_crowd_out_sure_ones() -> None:
+    """There is room for one find, and the cow, surer than the bus, is below its class's delta."""
+    finds, room = sure((A, 2, 0.9), (C, 3, 0.8)), replace(HOW, instances=1)
+    for how in (room, replace(room, ignore_above=0.3)):
+        stage = Stage(finds)
+        assert stage.taught(how, [], [], delta=(0.95, 0.7))[0] == [(C, 3)]
+    of = stage.targets
+    assert of.boxes[0][of.ignore[0]].tolist() == [A]
+
+
 def test_parts_of_what_is_taught_are_background_by_option() -> None:
     """Of the pool's box, of the teacher's, and of a shot; a part of another class is unsure."""
     how = HOW
@@ -239,6 +249,11 @@ def test_gauges() -> None:
         "confidence": 0.95,
         "mined_loss": 3 + 3,
     }
+
+
+def test_gauges_of_each_class() -> None:
+    _, told = Stage(sure((A, 2, 0.9), (B, 3, 0.8), (D, 2, 0.75))).taught(HOW, [], [])
+    assert (told["found"], told["found_cow"], told["found_bus"]) == (3, 2, 1)
 
 
 def test_gauges_of_nothing() -> None:

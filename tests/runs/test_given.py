@@ -9,7 +9,7 @@ import pytest
 
 from mini_fsod.config import Config, resolve
 from mini_fsod.errors import UserError
-from mini_fsod.runs import stages
+from mini_fsod.runs import material, stages
 from mini_fsod.runs.material import Material
 from runs import small
 
@@ -75,6 +75,24 @@ def test_a_given_detector_is_measured_once(tmp_path: Path, monkeypatch: pytest.M
     one, again, other = (run["stages"]["base"] for run in found)
     assert one["per_class"] == again["per_class"]
     assert (one["metric"], other["metric"]) == ("voc", "voc07")
+
+
+def test_figures_of_other_annotations_do_not_count(tmp_path: Path) -> None:
+    """As many pictures of the same names, and other boxes on them."""
+    data = small.write_data(tmp_path / "data")
+    first = stages.run(config(data, base__iterations=60), tmp_path / "first", last="base")
+
+    def given(name: str) -> dict[str, Any]:
+        changes = {"base__iterations": 60, "base__checkpoint": tmp_path / "first"}
+        return stages.run(config(data, **changes), tmp_path / name, last="base")["stages"]["base"]
+
+    assert given("same")["bAP50"] == first["stages"]["base"]["bAP50"] > 0
+    small.rewrite(
+        data / "annotations" / "test.json",
+        lambda content: [a.update(bbox=[0, 0, 4, 4]) for a in content["annotations"]],
+    )
+    material._read.cache_clear()  # as a later process would read it
+    assert given("other")["bAP50"] == 0
 
 
 @pytest.mark.slow

@@ -224,47 +224,6 @@ def test_other_boxes_are_other_batches(data: Path) -> None:
     assert identity() != before
 
 
-@pytest.mark.parametrize(
-    ("changes", "kept"),
-    [
-        ({}, (64, 96)),
-        ({"views__test": 80}, (80, 96)),
-        ({"transfer__short": "[72, 90]"}, (90, 96)),  # shots may be shown larger than the rest
-        ({"views__zoom": "[0.5, 1.2]"}, (77, 116)),
-        ({"views__zoom": "[0.4, 0.8]"}, (64, 96)),
-        ({"views__zoom": "[0.5, 1.2]", "views__test": 79}, (79, 116)),  # tests are not zoomed
-        ({"mine__short": "[64, 128]"}, (128, 192)),  # mining may look closer
-        ({"mine__short": "[32]"}, (64, 96)),
-        ({"mine__discriminator": "resnet18", "mine__discriminator_short_side": 100}, (100, 200)),
-    ],
-)
-def test_pictures_are_kept_as_large_as_they_are_shown(
-    data: Path, changes: dict[str, object], kept: tuple[int, int]
-) -> None:
-    assert material(data, **changes)._kept == kept
-
-
-def test_whether_pictures_fit_is_asked_once(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one run of a study holds on the device is not free for the next, which shares it."""
-    free = [10_000_000, 0]
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free.pop(0), 0))
-    gpu = torch.device("cuda")
-    runs = [material(data, gpu, shots__seed=seed) for seed in (0, 1)]
-    assert [run._streams for run in runs] == [False, False]
-    assert free == [0]
-
-
-def test_runs_in_one_process_share_what_they_read_and_hold(data: Path) -> None:
-    one, other = material(data), material(data, shots__seed=1, transfer__rate=0.5)
-    assert one.data is other.data
-    one.batches(one.shots)
-    before = room._hold.cache_info().misses
-    other.batches(other.shots)
-    assert other.test is not None
-    other.batches(other.test)
-    assert room._hold.cache_info().misses == before
-
-
 def test_no_image_set_for_tests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = material(small.write_data(tmp_path / "data", ("train",)))
     own.check(["base"])

@@ -157,15 +157,6 @@ def test_each_switch_is_another_training(data: Path, finished: Path, copied: Pat
     assert len({*found.values()}) == len(found)
 
 
-@pytest.mark.slow
-def test_shots_replace_what_repeats_them(data: Path, finished: Path, copied: Path) -> None:
-    """Of a pool that has every hidden box already, shots change nothing but who drew them."""
-    with_shots = trained(data, copied, online__shots="true", online__mined_weight=0)
-    assert with_shots != trained(data, copied, online__mined_weight=0)
-    edit(copied, [])
-    assert trained(data, copied, online__shots="true") != trained(data, copied)
-
-
 def test_it_may_begin_as_the_base_detector(data: Path, copied: Path) -> None:
     trained(data, copied, online__start="base", online__rate=1e-9)
     base, new = (

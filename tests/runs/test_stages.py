@@ -25,6 +25,7 @@ from runs import small
 
 STAGE_KEYS = {
     *("metric", "nAP50", "bAP50", "AP50", "per_class", "images", "detections"),
+    "test_set",
     *("iterations", "seconds", "training_seconds", "test_seconds", "images_per_second"),
     "checkpoint_sha256",
 }

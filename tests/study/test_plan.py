@@ -183,6 +183,7 @@ def test_another_plan_is_refused(tmp_path: Path) -> None:
 
 def test_workers_may_differ_in_where_they_work(tmp_path: Path) -> None:
     join(tmp_path, fake.study(), fake.planned(tmp_path).units)
+    begin(tmp_path)
     study = fake.study(sets=("device=cuda:1", "data.cache=/tmp", "base.save_seconds=9"))
     join(tmp_path, study, fake.planned(tmp_path, study).units)
 

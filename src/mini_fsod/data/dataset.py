@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +66,9 @@ class Boxes:
 
     @property
     def content(self) -> bytes:
-        """Where they lie and what they show, for digests."""
-        columns = (self.image, self.label, self.xywh)
+        """Where they lie, what they show and how they count, for digests."""
+        flags = (self.crowd, self.ignore, self.difficult)
+        columns = (self.image, self.label, self.xywh, *flags)
         return b"".join(np.ascontiguousarray(column).tobytes() for column in columns)
 
     @classmethod
@@ -118,6 +121,12 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def digest(self) -> str:
+        """Of its classes, and of the names and boxes of its images; not of the pictures."""
+        names = json.dumps([self.classes, self.files]).encode()
+        return sha256(names + self.boxes.content).hexdigest()
 
     @property
     def offsets(self) -> Ints:

@@ -33,6 +33,8 @@ class Normalisation:
 
 IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CAFFE = Normalisation((103.939, 116.779, 123.68), (1.0, 1.0, 1.0), "BGR", 255.0)
+# by the words of a configuration; "auto" is as the library's own weights want it
+NORMALISATIONS = {"auto": None, "imagenet": IMAGENET, "caffe": CAFFE}
 
 
 @dataclass(frozen=True, slots=True)

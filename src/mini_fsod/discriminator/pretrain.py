@@ -148,7 +148,7 @@ def feed_of(pictures: Pictures, batch: int, how: Pretraining, device: torch.devi
     def names(n: int) -> list[str]:
         return [pictures.files[i] for i in schedule.plan(n).images.tolist()]
 
-    said = (schedule.state(0), pictures.files, how.backbone, how.rate, how.flip, crops)
+    said = (schedule.identity, pictures.files, how.backbone, how.rate, how.flip, crops)
     return Feed(batches, names, hashlib.sha256(repr(said).encode()).hexdigest()[:16])
 
 

@@ -7,10 +7,9 @@ n, nothing is replayed. Random numbers are raw PCG64 words, the same on every ma
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -228,7 +227,8 @@ class Schedule:
         digest = hashlib.sha256(said)
         digest.update(np.ascontiguousarray(chosen).astype("<i8").tobytes())
         digest.update(np.ascontiguousarray(sizes[chosen]).astype("<i8").tobytes())
-        self._digest = digest.hexdigest()[:16]
+        self.identity = digest.hexdigest()[:16]  # another one gives other batches
+        self.sizes = sizes
 
     @property
     def canvases(self) -> list[tuple[int, int]]:
@@ -318,20 +318,6 @@ class Schedule:
         side = flips * self.shorts.index(plan.short) + plan.flip.astype(np.int64)
         views: Ints = side * self._pictures + plan.images
         return views
-
-    def state(self, step: int) -> dict[str, Any]:
-        """What a checkpoint keeps so that the run goes on with batch `step`."""
-        return {"step": step, "schedule": self._digest}
-
-    def resume(self, state: Mapping[str, Any]) -> int:
-        """The step to go on with. Other images, sizes, batch or seed would give other batches."""
-        if state.get("schedule") != self._digest:
-            raise UserError(
-                "The run cannot go on where it stopped: its data, seed, batch size or image scales "
-                "are not the same any more.",
-                "Restore them, or start a new run.",
-            )
-        return int(state["step"])
 
 
 def each_once(

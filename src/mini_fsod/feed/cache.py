@@ -142,7 +142,8 @@ def _write(
         raise UserError(
             f"{place.parent}: the decoded pictures take {show.size(total)}, but only "
             f"{show.size(free)} are free there.",
-            "Free some space, choose another folder for the cache, or train in streaming mode.",
+            "Free some space, or choose another folder for the cache; a run can do without one "
+            "(data.feed: stream).",
         )
     part = place.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)  # of a writer that was killed: we hold its lock

@@ -98,7 +98,6 @@ class Raw:
         proposal: Any,
         cut: float,
         dots: Dots | None = None,
-        source: str = "",
     ) -> Raw:
         """From columns of any numeric type."""
         return cls(
@@ -109,7 +108,6 @@ class Raw:
             np.asarray(proposal, dtype=np.int64),
             cut,
             dots,
-            source=source,
         )
 
     def save(self, path: Path) -> None:

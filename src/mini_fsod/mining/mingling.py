@@ -59,17 +59,10 @@ def found_by_teacher(
     return Instances(found.boxes, labels, found.scores, found.valid)
 
 
-def parted(instances: Instances, base_classes: int, delta: Tensor) -> tuple[Instances, Instances]:
-    """Those of at least delta (C,) of their class, and the others; each box is valid in one of the
-    two at most.
-
-    NMS goes from the best box down, so the first part is what it would be without the second.
-    """
+def below(instances: Instances, base_classes: int, delta: Tensor) -> Instances:
+    """Those below delta (C,) of their class, M of them or fewer. M may be 0."""
     sure = instances.scores >= delta[(instances.labels - base_classes).clamp(min=0)]
-    return (
-        instances._replace(valid=instances.valid & sure),
-        instances._replace(valid=instances.valid & ~sure),
-    )
+    return instances._replace(valid=instances.valid & ~sure)
 
 
 def mingle(

@@ -65,7 +65,6 @@ def scan(
     device: torch.device,
     bf16: bool,
     judge: Judge | None = None,
-    source: str = "",
 ) -> Raw:
     """All pairs of the plans' images (`feed.batches.each_once`), boxes in the pictures' pixels."""
     detector.eval()
@@ -100,7 +99,7 @@ def scan(
     for batch, other in shown(again):
         seen = look(batch.images, batch.sizes, exact=True)
         found.append(_pairs([_kept(seen, batch, other, slowly)]))
-    return _raw(found, cut, judge, source)
+    return _raw(found, cut, judge)
 
 
 @torch.no_grad()
@@ -204,7 +203,7 @@ def _pairs(parts: Sequence[Part]) -> tuple[Tensor, ...]:
     return tuple(column.cpu() for column in columns)
 
 
-def _raw(found: Sequence[tuple[Tensor, ...]], cut: float, judge: Judge | None, source: str) -> Raw:
+def _raw(found: Sequence[tuple[Tensor, ...]], cut: float, judge: Judge | None) -> Raw:
     image, label, score, xyxy, place, rows = (
         torch.cat(c).numpy() for c in zip(*found, strict=True)
     )
@@ -213,7 +212,7 @@ def _raw(found: Sequence[tuple[Tensor, ...]], cut: float, judge: Judge | None, s
     proposal = place + np.repeat(np.cumsum(many) - many, [len(part[4]) for part in found])
     xywh = np.concatenate([xyxy[:, :2], xyxy[:, 2:] - xyxy[:, :2]], 1)
     dots = None if judge is None else _dots(rows, judge)
-    return Raw.of(image, label, score, xywh, proposal, cut, dots, source)
+    return Raw.of(image, label, score, xywh, proposal, cut, dots)
 
 
 def _dots(rows: Any, judge: Judge) -> Dots:

@@ -20,11 +20,11 @@ from mini_fsod.mining.mingling import (
     SAME_OBJECT,
     Instances,
     apart_from,
+    below,
     best_overlap,
     beyond,
     found_by_teacher,
     mingle,
-    parted,
     same_object,
     without_nested,
 )
@@ -88,9 +88,11 @@ def losses_with_teacher(
         with torch.no_grad():
             extra = PaddedBoxes(mined, mined_valid) if how.join_proposals else None
             seen = teacher.infer(weak, sizes, extra)  # Y of Eq. 6
-            least = delta if how.ignore_above is None else how.ignore_above
-            whole = found_by_teacher(seen, first, least, how.nms_iou, how.use_iou, how.instances)
-            found, unsure = parted(whole, first, delta)
+
+            def at_least(score: float | Tensor) -> Instances:
+                return found_by_teacher(seen, first, score, how.nms_iou, how.use_iou, how.instances)
+
+            found = at_least(delta)
             drawn = valid if how.off_base else valid & ~of_base
             brought = pool._replace(valid=mined_valid & how.join_instances)
             online, offline = (apart_from(part, boxes, drawn) for part in (found, brought))
@@ -107,6 +109,8 @@ def losses_with_teacher(
         once = torch.ones((), device=boxes.device, requires_grad=True)
         regions = Targets(ignored, ignored_labels, ignored_valid)
         if how.ignore_above is not None:
+            # asked for by itself: of a class with a high delta these could crowd out what is sure
+            unsure = below(at_least(how.ignore_above), first, delta)
             regions = joined(regions, Targets(unsure.boxes, unsure.labels, unsure.valid))
         placed = {"all": taught.valid, "pool": ~by_teacher, "none": ~taught.valid}[how.box_losses]
         weight = how.weight * once

@@ -18,7 +18,6 @@ from mini_fsod.errors import UserError
 from mini_fsod.files import is_file, is_folder
 from mini_fsod.runs import extra, folder
 from mini_fsod.runs.cleared import bring_back, set_aside
-from mini_fsod.runs.mine import CANDIDATES
 
 BEFORE, FORMER = ".before", ".former"
 MINED = STAGES[STAGES.index("mine") :]  # the pool, and what is made of it
@@ -64,7 +63,7 @@ def settle(out: Path) -> None:
 
 
 def _is_the_same(before: Path, out: Path) -> bool:
-    mined = [f"mine/{name}" for name in (folder.POOL, CANDIDATES)]
+    mined = [f"mine/{name}" for name in (folder.POOL, folder.CANDIDATES)]
     elsewhere = [f"mine/{extra.EXTRA}/{name}" for name in extra.NEEDED]
     return all(
         _content(before / name) == _content(out / name)

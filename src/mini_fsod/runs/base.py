@@ -13,8 +13,7 @@ from mini_fsod import checkpoint, show
 from mini_fsod.config import Config
 from mini_fsod.detector.model import Detector, build
 from mini_fsod.detector.settings import (
-    CAFFE,
-    IMAGENET,
+    NORMALISATIONS,
     DetectorSettings,
     RoISettings,
     RPNSettings,
@@ -58,7 +57,8 @@ def take(run: Run, stage: str, path: Path, saved: checkpoint.Saved, begun: float
         figures = _figures_beside(path, content)
         test = run.material.test
         same = figures.get("metric") == run.config.data.metric
-        same &= figures.get("images") == (0 if test is None else len(test))
+        same &= "test_set" in figures
+        same &= figures.get("test_set") == (None if test is None else test.digest)
         same &= saved.detector.settings == checkpoint.read_header(path).settings
         if not same:
             figures = _measured(run, content, saved)
@@ -164,7 +164,7 @@ def new_detector(config: Config, classes: int, iou_branch: bool = False) -> Dete
         norm=own.norm,
         stride_in_1x1=own.stride_in_1x1,
         frozen_stages=own.frozen_stages,
-        normalisation={"auto": None, "imagenet": IMAGENET, "caffe": CAFFE}[own.normalisation],
+        normalisation=NORMALISATIONS[own.normalisation],
         channels=own.channels,
         iou_branch=iou_branch,
         rpn=RPNSettings(anchor_sizes=tuple((size,) for size in own.anchors)),

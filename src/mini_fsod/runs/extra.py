@@ -33,7 +33,7 @@ from mini_fsod.train.detect import detect_all
 
 EXTRA = folder.EXTRA
 BASE = "base.json"
-NEEDED = ("pool.json", "candidates.json", BASE)  # to re-train
+NEEDED = (folder.POOL, folder.CANDIDATES, BASE)  # to re-train
 RAW_EXTRA, RAW_BASE = "raw-extra.npz", "raw-extra-base.npz"
 
 
@@ -145,8 +145,13 @@ def scan_extra(run: Run, miner: Path, place: Path) -> tuple[Dataset, Raw]:
     raw = pairs(run, extra, miner, RAW_EXTRA)
     base = once(run, extra, miner, lambda: base_objects(run, extra, miner), RAW_BASE)
     found = candidates(base, run.config.mine.cut)
-    write_candidates(place / BASE, found, extra, LabelMap(labels.novel, labels.base))
+    write_candidates(place / BASE, found, extra, _base_sought(labels))
     return extra, raw
+
+
+def _base_sought(labels: LabelMap) -> LabelMap:
+    """Files of candidates are of the second part of a label map: here base classes are sought."""
+    return LabelMap(labels.novel, labels.base)
 
 
 def base_objects(run: Run, data: Dataset, miner: Path) -> Raw:
@@ -172,11 +177,11 @@ def read_extra(run: Run) -> Extra | None:
     place, labels = run.out / "mine" / EXTRA, run.material.labels
     _are_there(place, "Repeat with --from mine.")
     extra = extra_images(run.material, Path(told["folder"]))
-    pool = read_pool(place / "pool.json", extra, labels)
+    pool = read_pool(place / folder.POOL, extra, labels)
     for line in pool.notes:
         show.note(line)
-    novel = read_candidates(place / "candidates.json", extra, labels)
-    base = read_candidates(place / BASE, extra, LabelMap(labels.novel, labels.base))
+    novel = read_candidates(place / folder.CANDIDATES, extra, labels)
+    base = read_candidates(place / BASE, extra, _base_sought(labels))
     unsure = Boxes.of(
         np.concatenate([novel.image, base.image]),
         np.concatenate([novel.xywh, base.xywh]),

@@ -26,7 +26,8 @@ from mini_fsod.train import state
 
 CONFIG, METRICS, RESULTS = "config.yaml", "metrics.json", "results.json"
 LOCK = ".lock"
-POOL, LEARNT = "pool.json", "pool.sha256"  # of `mine`; of `online`, which pools it learns from
+POOL, CANDIDATES = "pool.json", "candidates.json"  # of `mine`
+LEARNT = "pool.sha256"  # of `online`: which pools it learns from
 EXTRA = "extra"  # the folder in `mine`, and its key among the figures
 CHECKPOINT, PROGRESS = checkpoint.NAME, state.FILE
 

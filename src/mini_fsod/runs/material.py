@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from itertools import count, islice
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 
 from mini_fsod import show
 from mini_fsod.config import Config
-from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset, Floats, Ints
+from mini_fsod.data.dataset import Boxes, Dataset, Floats, Ints
 from mini_fsod.data.home import is_sample
 from mini_fsod.data.kshot import balanced_set, draw, hard_to_see, seen_sizes
 from mini_fsod.data.official import choose, lists_from_file, voc_lists
@@ -27,11 +26,12 @@ from mini_fsod.detector.model import Detector
 from mini_fsod.errors import UserError, nearest
 from mini_fsod.eval.score import score
 from mini_fsod.feed.batches import Plan, Schedule, each_once, reduced
-from mini_fsod.feed.cache import Pictures, cached_pictures, default_folder, own_sizes
-from mini_fsod.feed.resident import Batch, Resident, Targets
+from mini_fsod.feed.cache import own_sizes
+from mini_fsod.feed.resident import Batch, Targets
 from mini_fsod.feed.stream import Stream
 from mini_fsod.files import is_file
 from mini_fsod.labels import LabelMap, split_by_name, split_by_novel
+from mini_fsod.runs import held
 from mini_fsod.train.detect import detect_all
 from mini_fsod.train.distributed import Team
 from mini_fsod.train.loop import Feed
@@ -40,7 +40,6 @@ from mini_fsod.train.step import Inputs, inputs_of
 Batches = Callable[[Iterable[Plan]], Iterator[Batch]]
 InputsOf = Callable[[Iterable[Plan]], Iterator[Inputs]]
 
-HELD_SHARE = 0.6  # of the device's free memory that pictures may take
 AT_TEST = {"cuda": 32}  # images a batch
 AT_TEST_ELSEWHERE = 4
 # A shot is tiny below so many times the smallest anchor. With the usual one, 32 pixels, hardly an
@@ -210,33 +209,6 @@ class Material:
 
     # Pictures
 
-    @property
-    def _kept(self) -> tuple[int, int]:
-        """The largest short and long side that any stage shows."""
-        config, views, mine = self._config, self._config.views, self._config.mine
-        closest = 1.0 if views.zoom is None else max(1.0, views.zoom[1])
-        few = (*(config.transfer.short or ()), *(config.tune.short or ()))
-        looked = 0 if mine.discriminator == "none" else mine.discriminator_short_side
-        scanned = max(mine.short or (views.test,))
-        short = max(ceil(max(views.short) * closest), *few, views.test, scanned, looked)
-        long = views.long * max(scanned, views.test) // views.test  # as `scanning` has it
-        return short, max(ceil(views.long * closest), long, 2 * looked)
-
-    @cached_property
-    def _folder(self) -> Path:
-        return self._config.data.cache or default_folder()
-
-    @cached_property
-    def _streams(self) -> bool:
-        """Whether pictures are decoded on the way because they are too many to be held."""
-        wish = self._config.data.feed
-        if wish != "auto" or self._device.type != "cuda":
-            return wish == "stream"
-        streams = _too_many(self.data, *self._kept, self._device)
-        if streams:
-            show.note("the pictures do not fit into the GPU's memory: they are decoded on the way")
-        return streams
-
     def batches(
         self, data: Dataset, also: Sequence[tuple[Boxes, Floats | None]] = ()
     ) -> tuple[Batches, Ints]:
@@ -246,16 +218,15 @@ class Material:
         """
         targets = Targets.of(data.boxes, len(data), is_target(data))
         more = [Targets.of(boxes, len(data), scores=scores) for boxes, scores in also]
-        if self._streams:
-            own = own_sizes(data)
-            stream = Stream(data, own, targets, self._device, *self._kept, also=more)
-            return stream.batches, own
-        # shots of a file may lie elsewhere
+        # shots of a file, and pictures to mine as well, may lie elsewhere
         ours = data.root == self.data.root and set(data.files) <= set(self.data.files)
         everything = self.data if ours else data
-        pictures, held = _hold(everything, self._folder, *self._kept, self._device)
+        if held.too_many(everything, self._config, self._device):
+            own, sides = own_sizes(data), held.largest_sides(self._config)
+            return Stream(data, own, targets, self._device, *sides, also=more).batches, own
+        pictures, resident = held.hold(everything, self._config, self._device)
         pictures = pictures.take(data.files)
-        return held.sharing(pictures, targets, more).batches, pictures.own
+        return resident.sharing(pictures, targets, more).batches, pictures.own
 
     def feed(
         self,
@@ -282,7 +253,10 @@ class Material:
         def names(n: int) -> list[str]:
             return [data.files[i] for i in schedule.plan(n).images.tolist()]
 
-        identity = hashlib.sha256(schedule.state(0)["schedule"].encode())
+        identity = hashlib.sha256(schedule.identity.encode())
+        # larger ones are reduced twice, and how far at first depends on keys of other stages
+        kept = reduced(schedule.sizes, *held.largest_sides(self._config))
+        identity.update(np.ascontiguousarray(kept).tobytes())
         for boxes in (data.boxes, *also):
             identity.update(boxes.content)
         return Feed(batches, names, identity.hexdigest()[:16])
@@ -293,7 +267,7 @@ class Material:
         """What `eval.score.score` says of the detector's answers to the test images."""
         metric, views = self._config.data.metric, self._config.views
         if self.test is None:
-            nothing = dict.fromkeys(("nAP50", "bAP50", "AP50"))
+            nothing = dict.fromkeys(("nAP50", "bAP50", "AP50", "test_set"))
             return {"metric": metric, **nothing, "per_class": {}, "images": 0, "detections": 0}
         data = arranged(self.test, labels)
         batches, own = self.batches(data)
@@ -301,32 +275,12 @@ class Material:
         plans = each_once(own, size, views.test, views.long)
         with show.progress("testing", len(plans)) as told:
             found = detect_all(detector, counted(batches, told), plans, self._device, bf16)
-        return score(data, found, labels, metric)
+        return score(data, found, labels, metric) | {"test_set": self.test.digest}
 
 
-# The runs of a study, one after another, share what they read and hold.
-
-
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=1)  # the runs of a study, one after another, share it
 def _read(root: Path) -> Dataset:
     return read(root)
-
-
-@lru_cache(maxsize=1)  # asked once: what is held is no longer free
-def _too_many(data: Dataset, short: int, long: int, device: torch.device) -> bool:
-    """Whether the pictures would take too much of the device's memory."""
-    kept = reduced(own_sizes(data), short, long)
-    free, _ = torch.cuda.mem_get_info(device)
-    return 3 * int(kept.prod(axis=1).sum()) > HELD_SHARE * free
-
-
-@lru_cache(maxsize=2)  # a data set, and shots that lie elsewhere
-def _hold(
-    data: Dataset, folder: Path, short: int, long: int, device: torch.device
-) -> tuple[Pictures, Resident]:
-    with show.progress("decoding pictures") as told:
-        pictures = cached_pictures(data, folder, short, long, progress=told)
-    return pictures, Resident(pictures, Targets.of(NO_BOXES, len(data)), device)
 
 
 def inputs_from(batches: Batches, device: torch.device) -> InputsOf:

@@ -35,10 +35,10 @@ from mini_fsod.runs.run import Run
 from mini_fsod.runs.scanning import load_discriminator, pairs
 from mini_fsod.train.distributed import wait_for_all
 
-POOL = folder.POOL
+POOL, CANDIDATES = folder.POOL, folder.CANDIDATES
 FEW = 10  # boxes of a class, its shots found again among them, that hardly teach it
 OF_CROPS = ("discriminator_crop", "whiten", "refine", "stretch")
-CANDIDATES, THRESHOLDS, AUDIT = (f"{name}.json" for name in ("candidates", "thresholds", "audit"))
+THRESHOLDS, AUDIT = "thresholds.json", "audit.json"
 
 
 def ready(own: Mine, asked: str | None = None) -> None:

@@ -162,7 +162,7 @@ def _candidates(run: Run) -> Candidates | None:
     """All that was mined, chosen or not, where it is asked for."""
     if run.config.online.asks_for_candidates is None:
         return None
-    place = run.out / "mine" / "candidates.json"
+    place = run.out / "mine" / folder.CANDIDATES
     _refuse_missing(place)
     return read_candidates(place, run.material.mined, run.material.labels)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from mini_fsod import checkpoint, show
 from mini_fsod.data.dataset import Boxes, Dataset, Floats, Ints
 from mini_fsod.data.split import arranged
-from mini_fsod.detector.settings import CAFFE, IMAGENET
+from mini_fsod.detector.settings import NORMALISATIONS
 from mini_fsod.discriminator.features import Discriminator
 from mini_fsod.discriminator.load import load, parse
 from mini_fsod.errors import UserError
@@ -86,7 +86,7 @@ def once(run: Run, data: Dataset, pairs_of: Path, make: Callable[[], Raw], name:
         [*data.files],
         # labels are counted by the classes; prototypes and mean features come from these boxes
         run.material.labels.classes,
-        *(_told(known) for known in (run.material.shots, run.material.base)),
+        *(known.digest for known in (run.material.shots, run.material.base)),
     ]
     if data.root != run.material.data.root:  # two folders may hold the same names
         made_of.append(str(real(data.root)))
@@ -99,11 +99,6 @@ def once(run: Run, data: Dataset, pairs_of: Path, make: Callable[[], Raw], name:
     raw = replace(make(), source=source)
     raw.save(path)
     return raw
-
-
-def _told(data: Dataset) -> str:
-    """A digest of what a data set says of its images."""
-    return hashlib.sha256(json.dumps([*data.files]).encode() + data.boxes.content).hexdigest()
 
 
 def _scan(run: Run, data: Dataset, detector_file: Path) -> Raw:
@@ -162,11 +157,10 @@ def _sides(own: Mine) -> tuple[int, int]:
 def load_discriminator(own: Mine, device: torch.device) -> Discriminator | None:
     if own.discriminator == "none":
         return None
-    normalisation = {"auto": None, "imagenet": IMAGENET, "caffe": CAFFE}
     found = load(
         own.discriminator,
         device,
-        normalisation[own.discriminator_normalisation],
+        NORMALISATIONS[own.discriminator_normalisation],
         own.discriminator_stride_in_1x1,
         own.discriminator_crop,
     )

@@ -115,7 +115,7 @@ AT_320_PLUS_ABOUT = "Beyond the paper, for one GPU: what has helped on split 1, 
 # Somebody's own pictures, on one GPU: what has helped on VOC, with budgets of time
 PHOTOS: Keys = {
     **PLUS,
-    **FROM_TRANSFER,
+    **FROM_TRANSFER,  # whatever K: base classes keep theirs, and it learns more in few minutes
     "data.metric": "voc",
     "shots.k": 5,
     "detector.backbone": "resnet50",

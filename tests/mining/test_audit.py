@@ -21,8 +21,8 @@ from mini_fsod.mining.audit import (
     annotated,
     audit,
     judge,
-    judge_pool,
     seem_complete,
+    with_pool,
 )
 from mini_fsod.mining.candidates import Candidates, candidates
 from mining.pairs import LABELS, data_of, no_shots, raw_of
@@ -93,10 +93,10 @@ def test_what_may_not_be_chosen_takes_nothing_from_the_pool(tmp_path: Path) -> N
     row = audit(found, kept, truth, no_shots(truth), LABELS)["classes"]["bird"]
     assert (row["true_positives"], row["duplicates"], row["precision"]) == (2, 0, 1)
     assert (row["candidates"], row["candidates_true"]) == (3, 2)
-    among_all = judge(found, truth, no_shots(truth), LABELS).kind.tolist()
-    assert among_all == [TRUE, TRUE, DUPLICATE]
-    alone = judge_pool(found, kept, truth, no_shots(truth), LABELS).kind.tolist()
-    assert alone == [TRUE, TRUE, TRUE]
+    among_all = judge(found, truth, no_shots(truth), LABELS)
+    assert among_all.kind.tolist() == [TRUE, TRUE, DUPLICATE]
+    both = with_pool(among_all, found, kept, truth, no_shots(truth), LABELS)
+    assert both.kind.tolist() == [TRUE, TRUE, TRUE]
 
 
 def test_crowds_are_no_truth(tmp_path: Path) -> None:

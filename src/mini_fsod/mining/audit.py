@@ -75,11 +75,17 @@ def judge(found: Candidates, truth: Dataset, shots: Dataset, labels: LabelMap) -
     return Verdict(kind, on)
 
 
-def judge_pool(
-    found: Candidates, kept: Bools, truth: Dataset, shots: Dataset, labels: LabelMap
+def with_pool(
+    verdict: Verdict,
+    found: Candidates,
+    kept: Bools,
+    truth: Dataset,
+    shots: Dataset,
+    labels: LabelMap,
 ) -> Verdict:
-    """The same, where those that are kept (n,) are judged by themselves, the others among all."""
-    verdict = judge(found, truth, shots, labels)
+    """The verdict of all candidates, but for those that are kept (n,): they are judged by
+    themselves.
+    """
     kind = verdict.kind.copy()
     kind[kept] = judge(found.take(kept), truth, shots, labels).kind
     return replace(verdict, kind=kind)
@@ -144,7 +150,7 @@ def _figures(
 ) -> dict[str, dict[str, Any]]:
     """The figures of each class, and of all of them under ""."""
     verdict = judge(found, truth, shots, labels)
-    of_pool = judge_pool(found, kept, truth, shots, labels)
+    of_pool = with_pool(verdict, found, kept, truth, shots, labels)
     boxes = _targets(arranged(truth, labels).boxes)
     hidden = boxes.label[~_are_shots(boxes, truth, shots)] - len(labels.base)
     order = np.argsort(-found.score, kind="stable")

@@ -24,7 +24,7 @@ from mini_fsod.files import digest, is_file, write_bytes, write_json
 from mini_fsod.keys import Mine
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining import files
-from mini_fsod.mining.audit import TRUE, annotated, audit, judge_pool, seem_complete
+from mini_fsod.mining.audit import TRUE, annotated, audit, judge, seem_complete, with_pool
 from mini_fsod.mining.candidates import Candidates, Raw, apart, candidates
 from mini_fsod.mining.sheet import write_sheets
 from mini_fsod.mining.stretch import stretched
@@ -158,14 +158,14 @@ def choose(run: Run, raw: Raw, data: Dataset, place: Path, most: int) -> dict[st
         plain = None if found.cosine is None else chosen(alone)[:2]
         audited = audit(found, kept, data, shots, labels, plain)
         write_json(place / AUDIT, audited)
-        verdict = judge_pool(found, kept, data, shots, labels)
+        among_all = judge(found, data, shots, labels)
+        verdict = with_pool(among_all, found, kept, data, shots, labels)
         figures |= {name: audited["pool"][name] for name in ("precision", "recall")}
         if figures["precision"] is not None:
             right = f"{100 * figures['precision']:.1f} %"
             show.note(f"of them {right} are right by the annotations (audit.json)")
     elif known:
-        pool_alone = judge_pool(found, kept, data, shots, labels)
-        there = int((pool_alone.kind[kept] == TRUE).sum())
+        there = int((judge(found.take(kept), data, shots, labels).kind == TRUE).sum())
         show.note(
             f"{there} of them are among the {known:,} new objects that are annotated beyond the "
             "shots: too few are to say how many of the others are right"

@@ -24,13 +24,13 @@ from torchvision.models.detection import FasterRCNN
 from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 from torchvision.ops import FrozenBatchNorm2d
 
-from mini_fsod.capture import Captured
+from mini_fsod.cuda_graph import Captured
 from mini_fsod.data.read import read
 from mini_fsod.detector import Targets as Truth
 from mini_fsod.detector import from_torchvision
-from mini_fsod.feed.batches import Schedule
-from mini_fsod.feed.cache import cached_pictures
-from mini_fsod.feed.resident import Batch, Resident, Targets
+from mini_fsod.loader.cache import cached_pictures
+from mini_fsod.loader.resident import Batch, Resident, Targets
+from mini_fsod.loader.schedule import Schedule
 from mini_fsod.train.step import Step, inputs_of, losses_of, make_optimiser
 
 SHORT, LONG, CLASSES = 320, 640, 20

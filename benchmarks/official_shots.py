@@ -12,9 +12,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from mini_fsod.data.kshot import balanced_set, fingerprint
-from mini_fsod.data.official import choose, voc_lists
+from mini_fsod.data.official_shots import choose, voc_lists
 from mini_fsod.data.read import read
+from mini_fsod.data.shots import balanced_set, fingerprint
 from mini_fsod.labels import SPLITS
 
 SHOTS = (1, 2, 3, 5, 10)

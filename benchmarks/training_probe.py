@@ -23,12 +23,12 @@ from mini_fsod.data.read import read
 from mini_fsod.data.split import arranged, base_set
 from mini_fsod.detector import CAFFE
 from mini_fsod.detector.model import build
+from mini_fsod.eval.inference import detect_all
 from mini_fsod.eval.score import score
-from mini_fsod.feed.batches import Schedule, each_once
-from mini_fsod.feed.cache import cached_pictures
-from mini_fsod.feed.resident import Resident, Targets
 from mini_fsod.labels import SPLITS, LabelMap
-from mini_fsod.train.detect import detect_all
+from mini_fsod.loader.cache import cached_pictures
+from mini_fsod.loader.resident import Resident, Targets
+from mini_fsod.loader.schedule import Schedule, each_once
 from mini_fsod.train.ema import Average, warmed_decay
 from mini_fsod.train.step import Step, inputs_of, losses_of, make_optimiser
 

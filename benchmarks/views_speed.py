@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
-from mini_fsod.feed.batches import Plan
-from mini_fsod.feed.views import draw_strong, laid_out, plain_view, strong_view
+from mini_fsod.loader.augment import draw_strong, laid_out, plain_view, strong_view
+from mini_fsod.loader.schedule import Plan
 
 STEPS = 20
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import typer
 
-from mini_fsod.cli.options import app
-from mini_fsod.config import KEYS, SECTIONS, resolve
+from mini_fsod.commands.options import app
+from mini_fsod.config.load import KEYS, SECTIONS, resolve
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]

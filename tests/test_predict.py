@@ -28,12 +28,12 @@ from mini_fsod.detector.settings import (
 )
 from mini_fsod.draw import BASE_COLOUR, NOVEL_COLOUR
 from mini_fsod.errors import UserError
-from mini_fsod.feed.batches import each_once
-from mini_fsod.feed.cache import cached_pictures
-from mini_fsod.feed.resident import Resident, Targets
+from mini_fsod.eval.inference import detect_all
 from mini_fsod.labels import LabelMap
+from mini_fsod.loader.cache import cached_pictures
+from mini_fsod.loader.resident import Resident, Targets
+from mini_fsod.loader.schedule import each_once
 from mini_fsod.predict import Prediction, Unreadable, pictures_of, predict, upright
-from mini_fsod.train.detect import detect_all
 
 CPU = torch.device("cpu")
 LABELS = LabelMap(("car", "bus"), ("bird",))
@@ -222,10 +222,10 @@ def by_hand(path: Path = Path("a.jpg")) -> Prediction:
 
 
 def test_the_table_counts_by_class(capsys: pytest.CaptureFixture[str]) -> None:
-    from mini_fsod import show
+    from mini_fsod import console
 
     nothing = Prediction(Path("b.jpg"), (9, 9), np.zeros((0, 4)), np.zeros(0, int), np.zeros(0), ())
-    show.table(result_table([by_hand(), nothing], LABELS, 0.5))
+    console.table(result_table([by_hand(), nothing], LABELS, 0.5))
     lines = [re.sub(r" {2,}", "|", line.strip()) for line in capsys.readouterr().out.splitlines()]
     assert lines == [
         "2 pictures|detections of score 0.5 and above (--score)|best",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from mini_fsod import show
+from mini_fsod import console
 from mini_fsod.errors import UserError
 
 KNOWN = "Take auto, cpu, cuda or cuda:1."
@@ -22,5 +22,5 @@ def torch_device(name: str) -> torch.device:
         raise UserError(f"{name} cannot be used.", KNOWN)
     gpus = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= gpus:
-        raise UserError(f"There is no device {name}; {show.count(gpus, 'GPU')} found.", KNOWN)
+        raise UserError(f"There is no device {name}; {console.count(gpus, 'GPU')} found.", KNOWN)
     return device

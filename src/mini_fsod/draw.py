@@ -16,9 +16,9 @@ from PIL import Image, ImageDraw
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.pictures import PictureError, drawn_size, picture_size
 from mini_fsod.errors import UserError
-from mini_fsod.feed.decode import decode
 from mini_fsod.fonts import Font, font_for
 from mini_fsod.labels import LabelMap
+from mini_fsod.loader.decode import decode
 
 Rgb = tuple[int, int, int]
 Rect = tuple[float, float, float, float]  # left, top, right, bottom

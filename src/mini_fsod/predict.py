@@ -21,13 +21,13 @@ from mini_fsod.data.folder import pictures_below
 from mini_fsod.data.pictures import PictureError, drawn_size, picture_size
 from mini_fsod.detector.model import Detector
 from mini_fsod.errors import Problem, UserError
-from mini_fsod.feed.batches import Plan, each_once
-from mini_fsod.feed.cache import Pictures
-from mini_fsod.feed.decode import Bytes, cores, decode
-from mini_fsod.feed.resident import Resident, Targets
+from mini_fsod.eval.inference import detect_all
 from mini_fsod.files import is_folder, real
 from mini_fsod.labels import LabelMap
-from mini_fsod.train.detect import detect_all
+from mini_fsod.loader.cache import Pictures
+from mini_fsod.loader.decode import Bytes, cores, decode
+from mini_fsod.loader.resident import Resident, Targets
+from mini_fsod.loader.schedule import Plan, each_once
 
 CHUNK = 64  # pictures decoded at a time; at 800 x 1333 some 200 MiB, and as much decoded ahead
 BATCH = 8  # on a GPU

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mini_fsod.commands import demo
-from mini_fsod.config import Config, resolve
+from mini_fsod.config.load import Config, resolve
 
 SHORT = (
     *("base.iterations=3", "transfer.iterations=3", "online.iterations=3", "tune.iterations=3"),

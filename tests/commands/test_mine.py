@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from mini_fsod.commands.mine import run
-from mini_fsod.config import Config, from_file, resolve
+from mini_fsod.config.load import Config, from_file, resolve
 from mini_fsod.errors import UserError
-from mini_fsod.mining import files
+from mini_fsod.mining import pool_io
 from mini_fsod.runs import again, stages
 from runs import small
 
@@ -126,7 +126,7 @@ def test_a_mining_that_fails_leaves_all_as_it_was(
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(files, "write_pool", killed)
+    monkeypatch.setattr(pool_io, "write_pool", killed)
     with pytest.raises(KeyboardInterrupt):
         run(copied, ["mine.threshold=0.4"])
     assert contents(copied) == before
@@ -145,7 +145,7 @@ def test_what_a_kill_leaves_is_set_right_by_the_next_command(
         if whole:
             run(copied, ["mine.threshold=0.4"])
         else:
-            patch.setattr(files, "write_pool", lambda *_: 1 / 0)
+            patch.setattr(pool_io, "write_pool", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 run(copied, ["mine.threshold=0.4"])
     assert (copied / ".before").is_dir()
@@ -174,7 +174,7 @@ def test_a_kill_while_things_are_put_back(
         return rename(path, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "write_pool", lambda *_: 1 / 0)
+        patch.setattr(pool_io, "write_pool", lambda *_: 1 / 0)
         patch.setattr(Path, "rename", killing)
         with pytest.raises(SystemExit):
             run(copied, ["mine.threshold=0.4"])
@@ -193,7 +193,7 @@ def test_after_a_kill_keys_are_those_of_before(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(again, "_put_back", lambda out: None)
-        patch.setattr(files, "write_pool", lambda *_: 1 / 0)
+        patch.setattr(pool_io, "write_pool", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             run(copied, ["mine.threshold=0.4"])
     assert from_file(copied / "config.yaml").mine.threshold == 0.4

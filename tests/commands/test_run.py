@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from mini_fsod.config import from_file, resolve
+from mini_fsod.config.load import from_file, resolve
 from runs import small
 
 SHORT = {"base__iterations": 2, "transfer__iterations": 2}

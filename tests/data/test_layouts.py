@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tiny
-from mini_fsod.data.home import coco_files
+from mini_fsod.data.layout import coco_files
 from mini_fsod.data.read import look, read
 from mini_fsod.errors import DataError
 

@@ -20,7 +20,7 @@ from mini_fsod.detector import (
     from_torchvision,
     pad_targets,
 )
-from mini_fsod.detector.pictures import place
+from mini_fsod.detector.preprocess import place
 from mini_fsod.errors import UserError
 
 Make = Callable[..., FasterRCNN]

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from mini_fsod.detector.convolution import add_enlarged
 from mini_fsod.detector.nms import by_matrix
-from mini_fsod.detector.pooling import laid_out, pool_bags
-from mini_fsod.feed import views as plain
-from mini_fsod.feed.batches import Plan
-from mini_fsod.kernels import views
-from mini_fsod.kernels.finish import finish
+from mini_fsod.detector.roi_align import laid_out, pool_bags
+from mini_fsod.kernels import augment
+from mini_fsod.kernels.epilogue import finish
 from mini_fsod.kernels.nms import suppress
-from mini_fsod.kernels.pool import pool_cells
+from mini_fsod.kernels.roi_align import pool_cells
+from mini_fsod.loader import augment as plain
+from mini_fsod.loader.schedule import Plan
 
 
 def random_boxes(images: int, n: int, width: float, height: float, seed: int) -> Tensor:
@@ -115,7 +115,7 @@ def check_views(device: str) -> None:
         )  # fmt: skip
         draw = plain.draw_strong(0, plan)
         draws = torch.from_numpy(plain.laid_out(draw)).to(device)
-        ours = views.strong_view(images, own, draws, plain.RADIUS)
+        ours = augment.strong_view(images, own, draws, plain.RADIUS)
         wanted = plain.plain_view(images, own, draws, draw.order)
         away = (ours.int() - wanted.int()).abs()
         assert away.max() <= 1, (step, away.max())  # of 255: a sum in another order
@@ -123,7 +123,7 @@ def check_views(device: str) -> None:
         assert ours.is_contiguous(memory_format=torch.channels_last)
         touched |= bool((wanted != images).float().mean() > 0.2)
     assert touched
-    assert views.strong_view(images[:0], own[:0], draws[:, :0], plain.RADIUS).shape[0] == 0
+    assert augment.strong_view(images[:0], own[:0], draws[:, :0], plain.RADIUS).shape[0] == 0
 
 
 def check_compiling() -> None:
@@ -132,7 +132,7 @@ def check_compiling() -> None:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from mini_fsod.kernels import finish, nms, pool, views
+    from mini_fsod.kernels import augment, epilogue, nms, roi_align
 
     pooling = {
         "place": "*i64",
@@ -148,12 +148,12 @@ def check_compiling() -> None:
     map_ |= dict.fromkeys(("pixels", "width", "channels"), "i32")
     boxes = {"number": "i32", "words": "i32", "BLOCK": nms.BLOCK}
     seen = {"sizes": "*i64", "draws": "*fp32", "number": "i32", "height": "i32", "width": "i32"}
-    seen |= {"images": "*u8", "view": "*fp32", "sums": "*fp32", "N": views.BLOCK}
+    seen |= {"images": "*u8", "view": "*fp32", "sums": "*fp32", "N": augment.BLOCK}
     for kernel, arguments in (
-        (pool._pool_forward, {"cells": "*bf16"} | pooling),
-        (pool._pool_backward, {"grad": "*fp32"} | pooling),
-        *((finish._finish, map_ | {"ADD": add, "RELU": True}) for add in range(3)),
-        (finish._learn, map_ | {"RELU": True, "TURNS": finish.TURNS}),
+        (roi_align._pool_forward, {"cells": "*bf16"} | pooling),
+        (roi_align._pool_backward, {"grad": "*fp32"} | pooling),
+        *((epilogue._finish, map_ | {"ADD": add, "RELU": True}) for add in range(3)),
+        (epilogue._learn, map_ | {"RELU": True, "TURNS": epilogue.TURNS}),
         (
             nms._overlaps,
             {"boxes": "*fp32", "group": "*i32", "bits": "*i32", "threshold": "fp32"} | boxes,
@@ -162,9 +162,9 @@ def check_compiling() -> None:
             nms._settle,
             {"bits": "*i32", "valid": "*i8", "kept": "*i32", "keep": "*i8", "WORDS": 64} | boxes,
         ),
-        *((views._colours, seen | {"out": "*fp32", "SUM": asked}) for asked in (True, False)),
-        (views._blur_down, seen | {"out": "*fp32", "RADIUS": plain.RADIUS}),
-        (views._blur_along, seen | {"out": "*u8", "RADIUS": plain.RADIUS, "ERASINGS": 3}),
+        *((augment._colours, seen | {"out": "*fp32", "SUM": asked}) for asked in (True, False)),
+        (augment._blur_down, seen | {"out": "*fp32", "RADIUS": plain.RADIUS}),
+        (augment._blur_along, seen | {"out": "*u8", "RADIUS": plain.RADIUS, "ERASINGS": 3}),
     ):
         types = {
             name: arguments[name] if isinstance(arguments[name], str) else "constexpr"

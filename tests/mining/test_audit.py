@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mining.pairs import LABELS, data_of, no_shots, raw_of
 
 from mini_fsod.data.dataset import Boxes, Dataset
 from mini_fsod.data.split import arranged
@@ -25,7 +26,6 @@ from mini_fsod.mining.audit import (
     with_pool,
 )
 from mini_fsod.mining.candidates import Candidates, candidates
-from mining.pairs import LABELS, data_of, no_shots, raw_of
 
 CAR, BIRD, BUS = 0, 1, 2
 

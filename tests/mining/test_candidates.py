@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mining.pairs import raw_of, raws, rows_of, with_cosines, with_crops
 
 from mini_fsod.data.dataset import Boxes
 from mini_fsod.errors import UserError
 from mini_fsod.eval.detections import Detections
 from mini_fsod.mining.candidates import Raw, apart, candidates, from_detections
 from mini_fsod.mining.overlap import iou, pairs_within
-from mining.pairs import raw_of, raws, rows_of, with_cosines, with_crops
 
 BOX = (10.0, 10.0, 20.0, 20.0)
 NEAR = (11.0, 10.0, 20.0, 20.0)  # IoU 19 / 21 with BOX

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_fsod.mining.delta import MOST, PACE, Deltas, adapted, expected_objects
-from mini_fsod.mining.health import Look, Normal, Watch
+from mini_fsod.online.health import Look, Normal, Watch
 
 RATE = st.floats(0, 10)
 

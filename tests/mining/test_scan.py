@@ -1,353 +1,338 @@
-"""The scan of a small random detector, against a loop over images, proposals and classes."""
+"""When the stage `mine` looks at pictures again, how boxes are seen one by one, and how it is
+killed.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 
-from mini_fsod.data.dataset import Boxes, Dataset
-from mini_fsod.data.read import read
-from mini_fsod.detector.backbone import NARROW, make_backbone
-from mini_fsod.detector.model import Detector, build
-from mini_fsod.detector.nms import by_matrix
-from mini_fsod.detector.settings import IMAGENET, BackboneSettings, RoISettings, RPNSettings
-from mini_fsod.discriminator.features import Discriminator
-from mini_fsod.discriminator.load import LastMap
-from mini_fsod.feed.batches import Plan, each_once
-from mini_fsod.feed.cache import Pictures, cached_pictures
-from mini_fsod.feed.resident import Batch, Resident, Targets
-from mini_fsod.mining import scan as scanning
-from mini_fsod.mining.candidates import Raw, candidates
-from mini_fsod.mining.scan import Judge, at_other_size, box_features, judged, scan
+from mini_fsod.errors import UserError
+from mini_fsod.mining import scan as scan_stage
+from mini_fsod.mining.box_correction import STRETCHES
+from mini_fsod.mining.candidates import Raw
+from mini_fsod.runs import stages
 from runs import small
-
-CPU = torch.device("cpu")
-BASE, NOVEL = 2, 3
-CUT = 0.16  # scores of random weights lie around 1/6
-NEAR = 1e-3  # kernels for a batch and for one picture add in another order; seen: 1.4e-4
+from runs.mined import FILES, again, changes_of, config, load, write_discriminator
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    """Nine pictures of four sizes: several canvases, and a batch that has to be filled up."""
-    folder = tmp_path_factory.mktemp("small")
-    content = small.pictures(folder, 9, seed=0)
-    (folder / "annotations.json").write_text(json.dumps(content))
-    return read(folder)
+def test_the_same_run_mines_the_same(data: Path, finished: Path, copied: Path) -> None:
+    (copied / "raw.npz").unlink()
+    for feed in ("resident", "stream"):
+        again(data, copied, data__feed=feed)
+        for name in FILES:
+            assert (copied / "mine" / name).read_bytes() == (finished / "mine" / name).read_bytes()
 
 
-@pytest.fixture(scope="module")
-def pictures(data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Pictures:
-    return cached_pictures(data, tmp_path_factory.mktemp("cache"), 96, 192)
+def test_a_given_detector_searches_as_configured(
+    data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    scan = scan_stage.scan
+
+    def looking(detector: Any, *rest: Any, **more: Any) -> Raw:
+        seen.append(detector.settings.rpn.after_nms_test)
+        return scan(detector, *rest, **more)
+
+    monkeypatch.setattr(scan_stage, "scan", looking)
+    given = {"base__checkpoint": finished, "transfer__checkpoint": finished}
+    stages.run(config(data, detector__rpn_after=7, **given), tmp_path / "run", last="mine")
+    assert seen == [7]
 
 
-@pytest.fixture(scope="module")
-def detector() -> Detector:
-    torch.manual_seed(0)
-    made = build(
-        BASE + NOVEL,
-        NARROW,
-        norm="group",
-        channels=16,
-        rpn=RPNSettings(
-            anchor_sizes=((8,), (16,), (32,), (64,), (128,)),
-            before_nms_test=60,
-            after_nms_test=40,
-        ),
-        roi=RoISettings(width=32),
+def test_mined_again_without_a_look(
+    data: Path, copied: Path, scans: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = load(copied, "thresholds.json")["classes"][small.NOVEL]
+    other = again(data, copied, mine__alpha=0.5)
+    row = load(copied, "thresholds.json")["classes"][small.NOVEL]
+    assert row["kept"] == other["kept"] > before["kept"]
+    assert {k: row[k] for k in ("mean", "deviation")} == {
+        k: before[k] for k in ("mean", "deviation")
+    }
+    assert row["delta"] == pytest.approx(row["mean"] + 0.5 * row["deviation"])
+    assert f"{copied / 'raw.npz'}: scanned already" in capsys.readouterr().err
+
+    assert again(data, copied, mine__alpha=0.5, mine__most=2)["kept"] == 2
+    fixed = again(data, copied, mine__threshold=0.0)
+    assert fixed["kept"] == fixed["candidates"]
+    row = load(copied, "thresholds.json")["classes"][small.NOVEL]
+    assert (row["delta"], row["alpha"], row["N"]) == (0.0, None, None)
+    halved = again(data, copied, mine__tau=0.25)
+    assert halved["kept"] == before["kept"]  # tau only rescales
+    assert load(copied, "thresholds.json")["classes"][small.NOVEL]["mean"] == pytest.approx(
+        before["mean"] / 2
     )
-    torch.nn.init.normal_(made.predictor.classifier.weight, std=0.3)
-    torch.nn.init.normal_(made.rpn_head.predict.weight, std=0.1)
-    return made.eval()
+    again(data, copied, mine__centre="true")
+    row = load(copied, "thresholds.json")["classes"][small.NOVEL]
+    assert row["mean"] != pytest.approx(before["mean"])
+    cut = again(data, copied, mine__cut=0.1)
+    assert cut["candidates"] < before["candidates"]
+    assert scans == []
+    again(data, copied, mine__cut=0.001)
+    assert scans == ["scan"]
 
 
-@pytest.fixture(scope="module")
-def discriminator() -> Discriminator:
-    torch.manual_seed(1)
-    body = LastMap(make_backbone(BackboneSettings(NARROW, "group")))
-    return Discriminator(body, body.dimension, body.stride, IMAGENET, "random")
-
-
-def batches_of(pictures: Pictures, boxes: Boxes) -> Callable[[Iterable[Plan]], Iterator[Batch]]:
-    return Resident(pictures, Targets.of(boxes, len(pictures.files)), CPU).batches
-
-
-def plans_of(pictures: Pictures, batch: int = 2) -> list[Plan]:
-    return each_once(pictures.own, batch, 64, 96)
-
-
-@pytest.fixture(scope="module")
-def judge(pictures: Pictures, discriminator: Discriminator) -> Judge:
-    torch.manual_seed(2)
-    size = discriminator.dimension
-    plans = at_other_size(plans_of(pictures), pictures.own, 96, 192)
-    return Judge(discriminator, torch.rand(NOVEL, size), torch.rand(size), plans)
-
-
-def scanned(
-    detector: Detector, pictures: Pictures, data: Dataset, judge: Judge | None, cut: float = CUT
-) -> Raw:
-    source = batches_of(pictures, data.boxes)
-    return scan(detector, source, plans_of(pictures), BASE, cut, CPU, False, judge)
-
-
-def in_order(raw: Raw) -> Raw:
-    """Pairs by image, class, score: an order that does not depend on how they were found."""
-    rows = np.lexsort((raw.score, raw.label, raw.image))
-    columns = {n: getattr(raw, n)[rows] for n in ("image", "label", "score", "xywh", "proposal")}
-    return replace(raw, **columns)
-
-
-def same(one: Raw, other: Raw) -> None:
-    a, b = in_order(one), in_order(other)
-    assert a.image.tolist() == b.image.tolist()
-    assert a.label.tolist() == b.label.tolist()
-    np.testing.assert_allclose(a.score, b.score, rtol=NEAR)
-    np.testing.assert_allclose(a.xywh, b.xywh, rtol=NEAR, atol=0.01)
-    for centre in (False, True):
-        cosines = [r.dots.cosine(r.proposal, r.label, 1.0, centre) for r in (a, b)]
-        np.testing.assert_allclose(*cosines, rtol=1e-4, atol=1e-6)
-
-
-def one_by_one(plans: Sequence[Plan]) -> Iterator[Plan]:
-    """A plan for each image that is meant, on the same canvas."""
-    for plan in plans:
-        for k in range(plan.count):
-            own = {
-                name: getattr(plan, name)[k : k + 1]
-                for name in ("images", "sizes", "scaled", "shift", "flip")
-            }
-            yield replace(plan, **own, batch=1, count=1)
-
-
-def naive(
-    detector: Detector, pictures: Pictures, data: Dataset, judge: Judge
-) -> list[tuple[int, int, float, list[float], float, float]]:
-    """(image, class, score, xywh, cosine, centred cosine) of every pair, one at a time."""
-    show = batches_of(pictures, data.boxes)
-    others = {int(plan.images[0]): plan for plan in one_by_one(judge.plans)}
-    rows = []
-    for plan in one_by_one(plans_of(pictures)):
-        image = int(plan.images[0])
-        (batch,) = show([plan])
-        (large,) = show([others[image]])
-        height, width = pictures.own[image].tolist()
-        with torch.no_grad():
-            found = detector.infer(batch.images, batch.sizes, exact=True)
-        # from the canvas to the picture, and to the discriminator's canvas
-        size, shown = batch.sizes[0].tolist(), large.sizes[0].tolist()
-        own = torch.tensor([width / size[1], height / size[0]]).repeat(2)
-        there = torch.tensor([shown[1] / width, shown[0] / height]).repeat(2)
-        for p in range(found.scores.shape[1]):
-            for c in range(NOVEL):
-                score = found.scores[0, p, BASE + c].item()
-                if not (found.proposals.valid[0, p] and score > CUT):
-                    continue
-                box = found.boxes[0, p, BASE + c] * own
-                seen = found.proposals.boxes[0, p] * own * there
-                feature = judge.discriminator.features(
-                    large.images, large.sizes, seen[None, None], torch.ones(1, 1).bool()
-                )[0, 0]
-                similar = F.cosine_similarity(feature, judge.prototypes[c], dim=0)
-                centred = F.cosine_similarity(
-                    feature - judge.mean, judge.prototypes[c] - judge.mean, dim=0
-                )
-                left, top, right, bottom = box.tolist()
-                xywh = [left, top, right - left, bottom - top]
-                rows.append((image, c, score, xywh, similar.item(), centred.item()))
-    return sorted(rows, key=lambda row: (*row[:2], row[2]))
-
-
-def test_a_scan_is_the_loop_over_everything(
-    detector: Detector, pictures: Pictures, data: Dataset, judge: Judge
+@pytest.mark.slow
+def test_another_detector_or_discriminator_is_a_new_scan(
+    data: Path, copied: Path, tmp_path: Path, scans: list[str]
 ) -> None:
-    raw = in_order(scanned(detector, pictures, data, judge))
-    rows = naive(detector, pictures, data, judge)
-    assert 50 < len(rows) < 9 * 40 * NOVEL  # some are above the cut, and some are not
-    assert {row[0] for row in rows} == set(range(len(data)))
-    assert {row[1] for row in rows} == set(range(NOVEL))
-    image, label, score, xywh, similar, centred = zip(*rows, strict=True)
-    assert raw.image.tolist() == list(image)
-    assert raw.label.tolist() == list(label)
-    np.testing.assert_allclose(raw.score, score, rtol=NEAR)
-    np.testing.assert_allclose(raw.xywh, xywh, rtol=NEAR, atol=0.01)
-    for expected, centre in ((similar, False), (centred, True)):
-        found = raw.dots.cosine(raw.proposal, raw.label, 1.0, centre)
-        np.testing.assert_allclose(found, np.maximum(expected, 0), rtol=1e-3, atol=1e-5)
-    assert raw.cut == CUT
-    # pairs of one proposal share its row, and no row is there for nothing
-    assert np.unique(raw.proposal).tolist() == list(range(len(raw.dots.square)))
-    assert len(raw.dots.square) < len(raw)
+    own = tmp_path / "own.safetensors"
+    shutil.copy(data.parent / "narrow.safetensors", own)
+    expected = []
+
+    def looks(often: int, **changes: object) -> None:
+        again(data, copied, **changes)
+        expected.extend(["scan"] * often)
+        assert scans == expected
+
+    looks(1, mine__discriminator=own)
+    looks(0, mine__discriminator=own)
+    write_discriminator(own, seed=1)  # under the same name
+    looks(1, mine__discriminator=own)
+    looks(1, mine__discriminator=own, mine__discriminator_short_side=64)
+    looks(1, mine__discriminator="none")
+    assert {c["cosine"] for c in load(copied, "candidates.json")} == {None}
+    assert load(copied, "audit.json")["pool"]["without_co_mining"] is None
+    looks(0, mine__discriminator="none", mine__images="base")  # which are all of them here
+    settings = config(data, transfer__iterations=3, mine__discriminator="none", mine__images="base")
+    stages.run(settings, copied, first="transfer", last="mine")
+    assert scans == [*expected, "scan"]
 
 
-def test_boxes_lie_in_their_pictures(detector: Detector, pictures: Pictures, data: Dataset) -> None:
-    raw = scanned(detector, pictures, data, None)
+@pytest.mark.slow
+def test_other_shots_of_the_same_detector_are_a_new_scan(
+    data: Path, finished: Path, copied: Path, tmp_path: Path, scans: list[str]
+) -> None:
+    """Prototypes are made of them."""
+    given = {"transfer__checkpoint": finished / "transfer" / "checkpoint.safetensors"}
+    for out in (copied, tmp_path / "new"):
+        stages.run(
+            config(data, shots__k=2, **given), out, "transfer" if out == copied else None, "mine"
+        )
+    assert scans == ["scan", "scan"]
+    assert load(copied, "candidates.json") == load(tmp_path / "new", "candidates.json")
+    assert load(copied, "candidates.json") != load(finished, "candidates.json")
+
+
+def test_looking_at_several_sizes(data: Path, copied: Path, scans: list[str]) -> None:
+    """What is found at each size joins, and the discriminator says the same of it."""
+
+    def seen_at(sides: object) -> list[tuple[float, ...]]:
+        again(data, copied, mine__short=sides)
+        raw = Raw.load(copied / "raw.npz")
+        assert raw is not None
+        assert raw.dots is not None
+        cosine = raw.dots.cosine(raw.proposal, raw.label, tau=1.0, centre=False)
+        columns = (raw.image, raw.label, raw.score, *raw.xywh.T, cosine)
+        return sorted(zip(*(column.round(3).tolist() for column in columns), strict=True))
+
+    test = config(data).views.test
+    own, larger = seen_at(test), seen_at(2 * test)
+    assert own == seen_at("null")
+    assert own != larger
+    assert seen_at(f"[{test}, {2 * test}]") == sorted(own + larger)
+    assert scans == ["scan"] * 4
+
+
+def test_a_damaged_scan(data: Path, copied: Path, scans: list[str]) -> None:
+    (copied / "raw.npz").write_bytes((copied / "raw.npz").read_bytes()[:200])
+    with pytest.raises(UserError, match="not what a scan has left"):
+        again(data, copied)
+    np.savez(copied / "raw.npz", format=1)  # of an older version
+    again(data, copied)
+    assert scans == ["scan"]
+
+
+# Boxes cut out of their pictures
+
+CROPS = {"mine__discriminator_crop": 32}
+
+
+def test_boxes_seen_one_by_one(data: Path, copied: Path, scans: list[str]) -> None:
+    figures = again(data, copied, **CROPS)
+    assert scans == ["scan"]
+    found = load(copied, "candidates.json")
+    assert len(found) == figures["candidates"] > 10
+    for c in found:
+        assert c["score"] == pytest.approx((c["score_detector"] * c["cosine"]) ** 0.5, rel=1e-5)
+    raw = Raw.load(copied / "raw.npz")
+    assert raw.seen is not None
     assert raw.dots is None
-    right_bottom = raw.xywh[:, :2] + raw.xywh[:, 2:]
-    assert (raw.xywh[:, :2] >= 0).all()
-    assert (right_bottom <= pictures.own[raw.image][:, ::-1] + 1e-3).all()
+    assert len(raw.seen.candidates) == len(raw) == len(found)  # NMS has been
+    assert set(raw.seen.base_label.tolist()) == {0, 1}
+    assert len(raw.seen.shots) == 1
+    assert load(copied, "audit.json")["pool"]["without_co_mining"]["candidates"] == len(found)
+
+    ways = [
+        {"mine__whiten": "true"},
+        {"mine__refine": 3},
+        {"mine__whiten": "true", "mine__refine": 3},
+    ]
+    said = [[c["cosine"] for c in found]]
+    for way in ways:
+        again(data, copied, **CROPS, **way)
+        other = load(copied, "candidates.json")
+        assert sorted(c["bbox"] for c in other) == sorted(c["bbox"] for c in found)
+        said.append([c["cosine"] for c in other])
+    assert len({tuple(row) for row in said}) == 4
+    assert scans == ["scan"]  # none of it is another look
+    again(data, copied, **CROPS, mine__drop_on_base="true", mine__refine=3)
+    assert scans == ["scan"]
+    again(data, copied, mine__discriminator_crop=48)
+    assert scans == ["scan"] * 2
 
 
-@pytest.fixture
-def looks(detector: Detector, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of every look of the detector at a batch whether it was an exact one."""
-    seen: list[bool] = []
-    infer = detector.infer
+def test_a_shot_is_most_like_itself(data: Path, copied: Path) -> None:
+    """Another tool's detections: the one on the shot has cosine 1."""
+    content = small.json_of(data / "annotations" / "train.json")
+    rows = [
+        {"image_id": a["image_id"], "category_id": 3, "bbox": a["bbox"], "score": 0.9}
+        for a in content["annotations"]
+    ]
+    given = copied / "given.json"
+    given.write_text(json.dumps(rows))
+    again(data, copied, **CROPS, mine__detections=given, mine__cut=0.05)
+    cosines = np.array([c["cosine"] for c in load(copied, "candidates.json")])
+    assert len(cosines) == len(rows)
+    assert np.isclose(cosines, 1, atol=1e-4).sum() == 1
+    given.write_text("[]")
+    figures = again(data, copied, **CROPS, mine__detections=given, mine__refine=5)
+    assert figures["candidates"] == 0
 
-    def counted(*words: Tensor, exact: bool) -> Any:
-        seen.append(exact)
-        return infer(*words, exact=exact)
 
-    monkeypatch.setattr(detector, "infer", counted)
-    return seen
-
-
-@pytest.mark.parametrize("room", [1, 7, 39])
-def test_batches_without_room_are_done_again(
-    detector: Detector,
-    pictures: Pictures,
-    data: Dataset,
-    judge: Judge,
-    monkeypatch: pytest.MonkeyPatch,
-    looks: list[bool],
-    room: int,
+def test_boxes_of_a_class_are_stretched_alike(
+    data: Path, copied: Path, scans: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = scanned(detector, pictures, data, judge)
-    plans = len(plans_of(pictures))
-    assert looks == [False] * plans
-    monkeypatch.setattr(scanning, "ROOM", room)
-    monkeypatch.setattr(scanning, "FETCHED", 2)
-    same(scanned(detector, pictures, data, judge), whole)
-    again = looks[2 * plans :]
-    assert looks[plans : 2 * plans] == [False] * plans
-    assert all(again)
-    assert len(again) in {1: [plans], 7: [plans], 39: range(1, plans)}[room]
+    again(data, copied, **CROPS)
+    before = load(copied, "candidates.json")
+    asked = []
+
+    def wider(features: np.ndarray, shot: np.ndarray) -> int:
+        asked.append((features, shot))
+        return STRETCHES.tolist().index([1.2, 1.0, 0.5])
+
+    monkeypatch.setattr(scan_stage, "best_stretch", wider)
+    again(data, copied, **CROPS, mine__stretch="true")
+    assert scans == ["scan"] * 2  # boxes are looked at that no scan has seen
+    ((features, shot),) = asked  # one novel class
+    assert features.shape[1:] == (len(STRETCHES), len(shot))
+    assert 2 < len(features) <= 100
+    assert (features.std(axis=1).max(axis=-1) > 0).all()  # each stretch was looked at
+    sizes = {i["id"]: i for i in small.json_of(data / "annotations" / "train.json")["images"]}
+    found = load(copied, "candidates.json")
+    for c, old in zip(found, before, strict=True):
+        assert (c["image_id"], c["score"]) == (old["image_id"], pytest.approx(old["score"]))
+        x, y, width, height = old["bbox"]
+        right = min(x + 1.1 * width, sizes[c["image_id"]]["width"])
+        left = max(x - 0.1 * width, 0)
+        assert c["bbox"] == pytest.approx([left, y, right - left, height], abs=1e-3)
+    fresh = {name: (copied / "mine" / name).read_bytes() for name in FILES}
+    monkeypatch.setattr(scan_stage, "best_stretch", None)
+    again(data, copied, **CROPS, mine__stretch="true")
+    assert scans == ["scan"] * 2
+    assert {name: (copied / "mine" / name).read_bytes() for name in FILES} == fresh
+    again(data, copied, **CROPS, mine__stretch="true", mine__alpha=0.5)
+    assert scans == ["scan"] * 2  # how, is kept
 
 
-def test_batches_whose_proposals_had_not_settled_are_done_again(
-    detector: Detector,
-    pictures: Pictures,
-    data: Dataset,
-    judge: Judge,
-    monkeypatch: pytest.MonkeyPatch,
-    looks: list[bool],
+def test_whitening_needs_crops(data: Path, copied: Path, scans: list[str]) -> None:
+    with pytest.raises(UserError, match="cut out one by one") as told:
+        again(data, copied, mine__whiten="true", mine__discriminator_short_side=64)
+    with pytest.raises(UserError, match="cut out one by one"):
+        again(data, copied, mine__stretch="true", mine__discriminator_short_side=64)
+    assert "mine.discriminator_crop" in told.value.fix
+    assert scans == []
+
+
+# Killed, and started again
+
+KILL = """
+import os, pathlib, signal
+replace = pathlib.Path.replace
+def killing(self, target):
+    ours = str(target).endswith({file!r})
+    if ours and {before}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    done = replace(self, target)
+    if ours:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return done
+pathlib.Path.replace = killing
+"""
+
+
+def killed(data: Path, finished: Path, out: Path, file: str, before: bool) -> str:
+    """Kill the stage when a file gets its name, and start again: it ends as if unbroken.
+
+    Returns what the second start says.
+    """
+    shutil.copytree(finished, out, ignore=shutil.ignore_patterns("mine", "raw.npz"))
+    words = small.words(data, out, "--to", "mine", **changes_of(data))
+    ended = small.process(words, before=KILL.format(file=file, before=before))
+    assert ended.returncode == -9, ended.stderr
+    for path in out.rglob("*.json"):
+        json.loads(path.read_bytes())  # whole, or not there
+    done = small.process(words)
+    assert done.returncode == 0, done.stderr
+    for name in FILES:
+        assert (out / "mine" / name).read_bytes() == (finished / "mine" / name).read_bytes()
+    theirs, ours = (
+        {p.relative_to(run).as_posix() for p in run.rglob("*")} for run in (finished, out)
+    )
+    assert ours == theirs  # nothing torn or left over
+    return done.stderr
+
+
+@pytest.mark.slow
+def test_killed_while_it_writes(data: Path, finished: Path, tmp_path: Path) -> None:
+    """What was scanned need not be scanned again."""
+    said = killed(data, finished, tmp_path / "run", "mine/pool.json", before=True)
+    assert "scanned already" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "before"),
+    [
+        ("raw.npz", True),
+        ("raw.npz", False),
+        ("mine/candidates.json", True),
+        ("mine/thresholds.json", False),
+        ("mine/audit.json", True),
+        ("1-blue--light.png", True),
+        ("mine/metrics.json", True),
+        ("mine/metrics.json", False),
+    ],
+)
+def test_killed_at_any_moment(
+    data: Path, finished: Path, tmp_path: Path, file: str, before: bool
 ) -> None:
-    whole = scanned(detector, pictures, data, judge)
-    plans = len(looks)
-    monkeypatch.setattr("mini_fsod.detector.nms.nms", by_matrix)  # as on a device
-    monkeypatch.setattr(detector, "settings", replace(detector.settings, nms_rounds=1))
-    same(scanned(detector, pictures, data, judge), whole)
-    assert any(looks[2 * plans :])
+    killed(data, finished, tmp_path / "run", file, before)
 
 
-@pytest.mark.parametrize(("batch", "fetched"), [(1, 64), (2, 1), (2, 2), (4, 3)])
-def test_neither_batches_nor_waits_matter(
-    detector: Detector,
-    pictures: Pictures,
-    data: Dataset,
-    monkeypatch: pytest.MonkeyPatch,
-    batch: int,
-    fetched: int,
-) -> None:
-    """On canvases of one size: what lies around an image is seen by norms over the whole."""
-    show = batches_of(pictures, data.boxes)
-    square = [replace(p, canvas=(96, 96)) for p in plans_of(pictures, batch)]
-    monkeypatch.setattr(scanning, "FETCHED", fetched)
-    raw = in_order(scan(detector, show, square, BASE, CUT, CPU, False))
-    monkeypatch.setattr(scanning, "FETCHED", 64)
-    alone = [replace(p, canvas=(96, 96)) for p in one_by_one(plans_of(pictures))]
-    other = in_order(scan(detector, show, alone, BASE, CUT, CPU, False))
-    assert len(raw) == len(other) > 0
-    for name in ("image", "label"):
-        assert getattr(raw, name).tolist() == getattr(other, name).tolist()
-    np.testing.assert_allclose(raw.score, other.score, rtol=NEAR)
-
-
-def test_nothing_above_the_cut(
-    detector: Detector, pictures: Pictures, data: Dataset, judge: Judge, tmp_path: Path
-) -> None:
-    raw = scanned(detector, pictures, data, judge, cut=0.999)
-    assert len(raw) == 0
-    assert raw.dots.prototype.shape == (0, NOVEL)
-    raw.save(tmp_path / "raw.npz")
-    assert len(candidates(Raw.load(tmp_path / "raw.npz"), 0.999)) == 0
-
-
-def test_the_discriminators_batches_show_the_same_images(pictures: Pictures) -> None:
-    plans = plans_of(pictures)
-    others = at_other_size(plans, pictures.own, 96, 192)
-    assert len({p.canvas for p in plans}) > 1
-    canvases: dict[tuple[int, int], set[tuple[int, int]]] = {}
-    for plan, other in zip(plans, others, strict=True):
-        assert other.images is plan.images
-        assert (other.count, other.batch) == (plan.count, plan.batch)
-        assert (other.sizes.min(1) == 96).all()
-        assert (other.sizes <= other.canvas).all()
-        assert all(side % 32 == 0 for side in other.canvas)
-        ratio = other.sizes / pictures.own[plan.images]
-        np.testing.assert_allclose(ratio[:, 0], ratio[:, 1], rtol=0.02)
-        canvases.setdefault(plan.canvas, set()).add(other.canvas)
-    assert all(len(found) == 1 for found in canvases.values())  # as few recordings as the scan's
-
-
-# Boxes of people and of other tools
-
-
-def test_features_of_annotated_boxes(
-    pictures: Pictures, data: Dataset, discriminator: Discriminator
-) -> None:
-    show = batches_of(pictures, data.boxes)
-    plans = each_once(pictures.own, 3, 96, 192, images=np.array([1, 2, 5, 7]))
-    found = dict[int, Tensor]()
-    for box, features in box_features(discriminator, show, plans):
-        for b, feature in zip(box.tolist(), features, strict=True):
-            assert b not in found  # what fills a batch up is not meant
-            found[b] = feature
-    meant = np.flatnonzero(np.isin(data.boxes.image, [1, 2, 5, 7])).tolist()
-    assert sorted(found) == meant
-    for plan in one_by_one(plans):
-        (batch,) = show([plan])
-        for slot, b in enumerate(batch.box[0].tolist()):
-            if b < 0:
-                continue
-            scale = torch.from_numpy(plan.sizes[0] / pictures.own[plan.images[0]]).flip(0)
-            box = torch.from_numpy(data.boxes.xyxy[b]).view(2, 2) * scale
-            feature = discriminator.features(
-                batch.images, batch.sizes, box.view(1, 1, 4).float(), torch.ones(1, 1).bool()
-            )
-            torch.testing.assert_close(found[b], feature[0, 0], rtol=1e-3, atol=1e-5)
-            assert batch.valid[0, slot]
-
-
-def test_pairs_of_another_tool(pictures: Pictures, data: Dataset, judge: Judge) -> None:
-    """Any order of images; a box outside its picture has no feature."""
-    rows = np.arange(len(data.boxes))[::-1]
-    given = data.boxes.take(rows)
-    xywh = given.xywh.copy()
-    xywh[3] = -50, -50, 20, 20
-    label = given.label % NOVEL
-    raw = Raw.of(given.image, label, np.full(len(given), 0.5), xywh, rows[::-1], CUT)
-    boxes = Boxes.of(given.image, xywh, label)
-    plans = each_once(pictures.own, 3, 96, 192)
-    own = replace(judge, plans=plans)
-    found = judged(raw, boxes, own, batches_of(pictures, boxes))
-    assert len(found) == len(raw)
-    cosines = found.dots.cosine(found.proposal, found.label, 1.0, False)
-    expected = np.zeros(len(raw))
-    for box, features in box_features(judge.discriminator, batches_of(pictures, boxes), plans):
-        for b, feature in zip(box.tolist(), features, strict=True):
-            pair = int(boxes.record[b])
-            prototype = judge.prototypes[label[pair]]
-            expected[pair] = F.cosine_similarity(feature, prototype, dim=0).item()
-    assert cosines[3] == expected[3] == 0
-    assert (expected[np.arange(len(raw)) != 3] != 0).all()
-    np.testing.assert_allclose(cosines, np.maximum(expected, 0), rtol=1e-4)
+@pytest.mark.slow
+def test_one_of_two_processes_mines(data: Path, copied: Path, finished: Path) -> None:
+    (copied / "raw.npz").unlink()
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    words = small.words(data, copied, "--from", "mine", "--to", "mine", **changes_of(data))
+    done = subprocess.run(
+        [sys.executable, *torchrun, "-m", "mini_fsod", *words],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(" candidates: ") == 1
+    for name in FILES:
+        assert (copied / "mine" / name).read_bytes() == (finished / "mine" / name).read_bytes()

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from mining.pairs import raws
 
 from mini_fsod.mining.candidates import Candidates, candidates
 from mini_fsod.mining.thresholds import adaptive, as_many, chosen, pool, statistics
-from mining.pairs import raws
 
 SCORES = st.lists(st.floats(0, 1, width=32), max_size=30).map(lambda v: np.array(v, dtype=float))
 

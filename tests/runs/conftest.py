@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mini_fsod.runs import scanning, stages
+from mini_fsod.mining import scan
+from mini_fsod.runs import stages
 from runs import mined, small
 
 
@@ -38,11 +39,11 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every look at pictures from here on."""
     looks: list[str] = []
     for name in ("scan", "judged"):
-        real = getattr(scanning, name)
+        real = getattr(scan, name)
 
         def counted(*words: Any, name: str = name, real: Any = real) -> Any:
             looks.append(name)
             return real(*words)
 
-        monkeypatch.setattr(scanning, name, counted)
+        monkeypatch.setattr(scan, name, counted)
     return looks

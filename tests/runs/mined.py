@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from mini_fsod.config import Config, resolve
+from mini_fsod.config.load import Config, resolve
 from mini_fsod.detector.backbone import NARROW, make_backbone
 from mini_fsod.detector.settings import BackboneSettings
 from mini_fsod.runs import stages

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from PIL import Image, ImageDraw
 
-from mini_fsod.config import resolve
-from mini_fsod.runs.material import Material
+from mini_fsod.config.load import resolve
+from mini_fsod.runs.data import Material
 
 CPU = torch.device("cpu")
 COLOURS = {"red": (200, 30, 30), "green": (30, 180, 30), "blue, light": (120, 160, 250)}

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mini_fsod.config import Config, resolve
+from mini_fsod.config.load import Config, resolve
 from mini_fsod.train import log
 from runs import small
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_fsod.config import Config, resolve
+from mini_fsod.config.load import Config, resolve
 from mini_fsod.errors import UserError
 from mini_fsod.runs import cleared, folder, stages
 from runs import small

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mini_fsod.config import Config, from_file, resolve
+from mini_fsod.config.load import Config, from_file, resolve
 from mini_fsod.errors import UserError
 from mini_fsod.files import digest
 from mini_fsod.runs import folder, inputs

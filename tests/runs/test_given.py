@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mini_fsod.config import Config, resolve
+from mini_fsod.config.load import Config, resolve
 from mini_fsod.errors import UserError
-from mini_fsod.runs import material, stages
-from mini_fsod.runs.material import Material
+from mini_fsod.runs import stages
+from mini_fsod.runs.data import Material
 from runs import small
 
 SHORT = {
@@ -91,7 +91,7 @@ def test_figures_of_other_annotations_do_not_count(tmp_path: Path) -> None:
         data / "annotations" / "test.json",
         lambda content: [a.update(bbox=[0, 0, 4, 4]) for a in content["annotations"]],
     )
-    material._read.cache_clear()  # as a later process would read it
+    data._read.cache_clear()  # as a later process would read it
     assert given("other")["bAP50"] == 0
 
 

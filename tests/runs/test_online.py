@@ -15,10 +15,11 @@ import pytest
 import torch
 
 from mini_fsod import checkpoint
-from mini_fsod.config import Config, resolve
+from mini_fsod.config.load import Config, resolve
 from mini_fsod.errors import DataError, UserError
-from mini_fsod.mining.retraining import losses_with_mined
-from mini_fsod.runs import online, stages
+from mini_fsod.online import retrain
+from mini_fsod.online.targets import losses_with_mined
+from mini_fsod.runs import stages
 from runs import small
 
 SHORT = {
@@ -135,7 +136,7 @@ def test_how_mined_boxes_are_learnt(
         seen.append(words[1:])
         return losses_with_mined(*words)
 
-    monkeypatch.setattr(online, "losses_with_mined", losses)
+    monkeypatch.setattr(retrain, "losses_with_mined", losses)
     changes = {"online__mined_weight": 2, "online__mined_boxes": "none", "online__iterations": 1}
     trained(data, copied, first="mine", **changes, mine__drop_nested="true")
     assert seen == [(2.0, False, True)]

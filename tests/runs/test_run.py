@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mini_fsod.config import resolve
+from mini_fsod.config.load import resolve
 from mini_fsod.runs import stages
 from mini_fsod.runs.run import recipe_of
 

@@ -12,9 +12,9 @@ import pytest
 from mini_fsod.data.dataset import NO_BOXES, Dataset
 from mini_fsod.data.split import arranged, with_base_boxes
 from mini_fsod.errors import UserError
-from mini_fsod.feed.batches import Schedule
-from mini_fsod.mining.retraining import Learnt, with_shots
-from mini_fsod.runs.material import Material
+from mini_fsod.loader.schedule import Schedule
+from mini_fsod.online.targets import Learnt, with_shots
+from mini_fsod.runs.data import Material
 from runs import small
 from runs.small import NOVEL, material, rewrite
 

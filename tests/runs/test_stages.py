@@ -15,12 +15,12 @@ import torch
 from safetensors.torch import load_file
 
 from mini_fsod import checkpoint
-from mini_fsod.config import Config, from_file, resolve
+from mini_fsod.config.load import Config, from_file, resolve
 from mini_fsod.errors import UserError
 from mini_fsod.runs import stages
 from mini_fsod.runs.base import checkpoint_of
-from mini_fsod.runs.material import Material
-from mini_fsod.tfa import cached
+from mini_fsod.runs.data import Material
+from mini_fsod.tfa import cached_features
 from runs import small
 
 STAGE_KEYS = {
@@ -349,7 +349,7 @@ def test_fine_tuning_over_kept_features_is_the_plain_way(
     same_weights(tmp_path / "plain", finished, "transfer", rtol=1e-4, atol=1e-6)
 
     # where memory does not suffice the plain way is taken by itself
-    monkeypatch.setattr(cached, "free_memory", lambda device: 1000)
+    monkeypatch.setattr(cached_features, "free_memory", lambda device: 1000)
     capsys.readouterr()
     run(config(data, **shared), tmp_path / "little-memory")
     assert "transfer: features are not kept" in capsys.readouterr().err

@@ -18,12 +18,12 @@ from torch import Tensor
 from mini_fsod import checkpoint
 from mini_fsod.data.dataset import NO_BOXES
 from mini_fsod.errors import UserError
-from mini_fsod.feed.views import draw_strong, strong_view
-from mini_fsod.mining import health
+from mini_fsod.loader.augment import draw_strong, strong_view
 from mini_fsod.mining.delta import adapted
-from mini_fsod.mining.retraining import Learnt
-from mini_fsod.mining.teaching import losses_with_teacher
-from mini_fsod.runs import online, run, stages
+from mini_fsod.online import health, retrain
+from mini_fsod.online.targets import Learnt
+from mini_fsod.online.teacher import losses_with_teacher
+from mini_fsod.runs import run, stages
 from mini_fsod.train.ema import Average, warmed_decay
 from runs import small
 from runs.taught import config, lines, settings, weights
@@ -126,7 +126,7 @@ class Spied:
             )
 
         monkeypatch.setattr(run, "train", training)
-        monkeypatch.setattr(online, "losses_with_teacher", losses)
+        monkeypatch.setattr(retrain, "losses_with_teacher", losses)
         monkeypatch.setattr(Average, "update", updating)
 
 
@@ -159,7 +159,7 @@ def test_the_teacher_sees_the_weak_view_of_the_same_geometry(
         made.append(draw_strong(seed, plan))
         return made[-1]
 
-    monkeypatch.setattr(online, "draw_strong", drawing)
+    monkeypatch.setattr(retrain, "draw_strong", drawing)
     trained(data, copied, online__strong=str(strong).lower(), online__iterations=3)
     for n, (weak, student, sizes, *_) in enumerate(spied.inputs):
         assert weak.shape == student.shape
@@ -178,8 +178,8 @@ def test_hidden_boxes_are_for_the_gauge_alone(
     def nothing_known(data: Any, labels: Any) -> Learnt:
         return Learnt(data, NO_BOXES, NO_BOXES.area, NO_BOXES)
 
-    monkeypatch.setattr(online, "oracle", nothing_known)
-    monkeypatch.setattr(online, "annotated", lambda data, shots, labels: 0)
+    monkeypatch.setattr(retrain, "oracle", nothing_known)
+    monkeypatch.setattr(retrain, "annotated", lambda data, shots, labels: 0)
     assert trained(data, copied) == weights(finished)
     assert all("right" not in line and "precision" not in line for line in lines(copied))
 
@@ -225,7 +225,7 @@ def test_deltas_move_by_what_is_found(
 
         return seen
 
-    monkeypatch.setattr(online, "losses_with_teacher", losses)
+    monkeypatch.setattr(retrain, "losses_with_teacher", losses)
     trained(data, copied)
     assert [delta.item() for delta in read] == pytest.approx([0.2] * 12)
     read.clear()
@@ -250,7 +250,7 @@ def test_gauges_know_which_images_are_seen_more_often(
 ) -> None:
     """What is normal is told for an image that is seen, and so is what is expected to be right."""
     normal, expected = [], []
-    watch, deltas = online._watch, online._deltas
+    watch, deltas = retrain._watch, retrain._deltas
 
     def watching(*words: Any) -> Any:
         of = watch(*words)
@@ -262,8 +262,8 @@ def test_gauges_know_which_images_are_seen_more_often(
         expected.append(of.expected[small.NOVEL])
         return of
 
-    monkeypatch.setattr(online, "_watch", watching)
-    monkeypatch.setattr(online, "_deltas", moving)
+    monkeypatch.setattr(retrain, "_watch", watching)
+    monkeypatch.setattr(retrain, "_deltas", moving)
     for times in (1, 3):
         trained(
             data, copied, online__adapt_delta="true", online__iterations=1, online__repeat=times

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from mini_fsod.config import resolve
+from mini_fsod.config.load import resolve
 from mini_fsod.data.dataset import Boxes
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.candidates import Candidates
-from mini_fsod.runs import online
+from mini_fsod.online import retrain
 
 # Classes
 
@@ -29,12 +29,12 @@ def test_what_is_normal_for_each_of_several_classes(tmp_path: Path) -> None:
     boxes = Boxes.of([0, 1, 1], [[0, 0, 9, 9]] * 3, [1, 1, 2])  # a cow; a cow and a bus
     learnt: Any = SimpleNamespace(mined=boxes)
     how: Any = SimpleNamespace(labels=labels, instances=32)
-    watch = online._watch(fake, learnt, share, how)
+    watch = retrain._watch(fake, learnt, share, how)
     assert watch.normal.pool == {"cow": 0.75, "bus": 0.5}
     score = np.array([0.5, 0.75, 1.0])
     boxes_of = np.zeros((3, 4))
     found = Candidates(np.array([0, 1, 2]), np.array([0, 1, 1]), boxes_of, score, score, None)
-    deltas = online._deltas(fake, share, None, found, torch.full((2,), 0.7))
+    deltas = retrain._deltas(fake, share, None, found, torch.full((2,), 0.7))
     assert deltas.expected == {"cow": 0.5 * 0.25, "bus": 0.75 * 0.5 + 0.25}
 
 
@@ -60,7 +60,7 @@ def test_how_a_teacher_teaches(key: str) -> None:
     def teaching(*sets: str) -> dict[str, Any]:
         material = SimpleNamespace(labels=LabelMap(("a",), ("b",)))
         run: Any = SimpleNamespace(config=resolve("voc-split1-1shot", sets), material=material)
-        return asdict(online._teaching(run, truth_known=True))
+        return asdict(retrain._teaching(run, truth_known=True))
 
     name, value = TEACHING[key]
     text = "agnostic" if key.endswith("mingle.nms") else str(value).lower()

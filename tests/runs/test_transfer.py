@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mini_fsod import checkpoint
-from mini_fsod.config import Config, resolve
+from mini_fsod.config.load import Config, resolve
 from mini_fsod.runs import stages
 from runs import small
 

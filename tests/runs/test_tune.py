@@ -17,15 +17,15 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mini_fsod import checkpoint
-from mini_fsod.config import Config, resolve
+from mini_fsod.config.load import Config, resolve
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.split import arranged, is_of, with_base_boxes
 from mini_fsod.errors import UserError
-from mini_fsod.feed.batches import Schedule
-from mini_fsod.runs import stages, tune
+from mini_fsod.loader.schedule import Schedule
+from mini_fsod.runs import stages
 from mini_fsod.runs.base import new_detector
-from mini_fsod.runs.material import Material, inputs_from
-from mini_fsod.tfa import cached
+from mini_fsod.runs.data import Material, inputs_from
+from mini_fsod.tfa import cached_features, tune
 from mini_fsod.train import log
 from mini_fsod.train.distributed import Team
 from mini_fsod.train.step import Losses, Step, losses_of, make_optimiser
@@ -212,11 +212,15 @@ def test_kept_features_give_the_same_curve_with_an_iou_branch(
     schedule = Schedule(sizes, batch, shorts, 96, seed=5, flip=flip)
     plain = re_trained(material)
     kept = deepcopy(plain)
-    views = cached.look_once(kept, batches, schedule, CPU, bf16=False)
+    views = cached_features.look_once(kept, batches, schedule, CPU, bf16=False)
     assert views.iou_vectors.shape == views.vectors.shape
     wanted = curve(plain, losses_of(plain), material, schedule, inputs_from(batches, CPU))
     found = curve(
-        kept, cached.losses_over(kept, views), material, schedule, cached.rows_from(schedule, CPU)
+        kept,
+        cached_features.losses_over(kept, views),
+        material,
+        schedule,
+        cached_features.rows_from(schedule, CPU),
     )
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
     assert all(first != last for first, last in zip(wanted[0], wanted[-1], strict=True))

@@ -19,7 +19,7 @@ from mini_fsod.files import write_json
 from mini_fsod.locks import lock
 from mini_fsod.study.plan import Plan, join, plan
 from mini_fsod.study.studies import Row, Study
-from mini_fsod.study.work import work
+from mini_fsod.study.worker import work
 
 STAGES = ("base", "transfer", "mine", "tune")
 KEYS = {

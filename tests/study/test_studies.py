@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_fsod.config import parts, resolve
+from mini_fsod.config.load import parts, resolve
 from mini_fsod.errors import UserError
-from mini_fsod.study.described import find
+from mini_fsod.study.from_file import find
 from mini_fsod.study.studies import STUDIES, narrowed, numbers
 
 STAGES = ("base", "transfer")
@@ -122,7 +122,7 @@ def test_every_row_is_a_sound_configuration() -> None:
 
 
 def test_named_studies_end_at_stages_there_are_and_cite_what_there_is() -> None:
-    from mini_fsod.config import STAGES
+    from mini_fsod.config.load import STAGES
     from mini_fsod.study.paper import TABLES
 
     for study in STUDIES.values():

@@ -140,7 +140,7 @@ PROCESSES = multiprocessing.get_context("forkserver")
 def _server() -> None:
     """There is only one in a process, and decoding may have started it with little imported."""
     forkserver._forkserver._stop()
-    PROCESSES.set_forkserver_preload(["mini_fsod.runs.material", "torch.utils.tensorboard.writer"])
+    PROCESSES.set_forkserver_preload(["mini_fsod.runs.data", "torch.utils.tensorboard.writer"])
 
 
 def start(function: Callable[..., None], *values: Any) -> multiprocessing.process.BaseProcess:

@@ -13,13 +13,13 @@ import pytest
 import torch
 from PIL import Image
 
-from mini_fsod.config import resolve
+from mini_fsod.config.load import resolve
 from mini_fsod.data.split import arranged
 from mini_fsod.detector import build
 from mini_fsod.detector.settings import RoISettings, RPNSettings
 from mini_fsod.errors import UserError
-from mini_fsod.feed.batches import Schedule
-from mini_fsod.runs.material import Material, inputs_from
+from mini_fsod.loader.schedule import Schedule
+from mini_fsod.runs.data import Material, inputs_from
 from mini_fsod.train import distributed, log, loop
 from mini_fsod.train import state as states
 from mini_fsod.train.distributed import Team, mean_of_all, team, told_by_leader, wait_for_all

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mini_fsod import show
+from mini_fsod import console
 from mini_fsod.train import log
 from mini_fsod.train.log import Log
 
@@ -111,8 +111,8 @@ def test_tensorboard_after_a_kill(tmp_path: Path, start: int) -> None:
 
 def screen(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> io.StringIO:
     told = io.StringIO()
-    console = Console(file=told, force_terminal=terminal, width=110, color_system=None)
-    monkeypatch.setattr(show, "err", console)
+    stream = Console(file=told, force_terminal=terminal, width=110, color_system=None)
+    monkeypatch.setattr(console, "err", stream)
     return told
 
 
@@ -154,7 +154,7 @@ def test_lines_where_there_is_no_terminal(tmp_path: Path, monkeypatch: pytest.Mo
     with Log(tmp_path, "base", 0, 20) as to:
         look(to, 5)
         assert told.getvalue() == ""  # not for every look
-        monkeypatch.setattr(show, "LINE_SECONDS", -1)
+        monkeypatch.setattr(console, "LINE_SECONDS", -1)
         look(to, 10)
     assert told.getvalue() == "base 10/20  1,234 img/s  loss 1.375  3:05 min left\n"
     with Log(tmp_path, "base", 10, 20):

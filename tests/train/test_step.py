@@ -12,12 +12,12 @@ from mini_fsod.data.split import arranged
 from mini_fsod.detector import build
 from mini_fsod.detector.model import Detector
 from mini_fsod.detector.settings import RoISettings, RPNSettings
+from mini_fsod.eval.inference import detect_all
 from mini_fsod.eval.score import score
-from mini_fsod.feed.batches import Schedule, each_once
-from mini_fsod.feed.cache import cached_pictures
-from mini_fsod.feed.resident import Resident, Targets
 from mini_fsod.labels import LabelMap
-from mini_fsod.train.detect import detect_all
+from mini_fsod.loader.cache import cached_pictures
+from mini_fsod.loader.resident import Resident, Targets
+from mini_fsod.loader.schedule import Schedule, each_once
 from mini_fsod.train.step import Step, inputs_of, losses_of, make_optimiser
 
 CPU = torch.device("cpu")

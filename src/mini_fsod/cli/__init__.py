@@ -17,7 +17,7 @@ import typer
 
 from mini_fsod import __version__
 from mini_fsod.cli import data, runs  # noqa: F401 - they register their commands, in this order
-from mini_fsod.cli.options import app
+from mini_fsod.commands.options import app
 from mini_fsod.errors import UserError
 from mini_fsod.files import FREE_SPACE, is_full
 
@@ -63,9 +63,9 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        from mini_fsod import show
+        from mini_fsod import console
 
-        show.error(error)
+        console.error(error)
         sys.exit(2)
     except OSError as error:
         # what nobody could foresee: standard output on a full disk, a folder that goes away

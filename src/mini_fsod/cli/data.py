@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from mini_fsod.cli.options import AsJson, Data, Novel, Split, Subset, app
+from mini_fsod.commands.options import AsJson, Data, Novel, Split, Subset, app
 
 
 class MetricName(StrEnum):
@@ -130,7 +130,7 @@ def evaluate(
 
     Example: mini eval VOCdevkit --subset test --split voc-split1 --metric voc07 --detections d.json
     """
-    from mini_fsod.commands.evaluate import run
+    from mini_fsod.commands.eval import run
 
     run(data, detections, novel, split, subset, metric.value, as_json)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mini_fsod.cli.options import AsJson, Data, RunOrCheckpoint, Subset, app, checkpoints
+from mini_fsod.commands.options import AsJson, Data, RunOrCheckpoint, Subset, app, checkpoints
 
 
 @app.command("run")

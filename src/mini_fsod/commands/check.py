@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from mini_fsod import show
+from mini_fsod import console
 from mini_fsod.data.check import (
     box_problems,
     class_problems,
@@ -19,13 +19,13 @@ from mini_fsod.data.check import (
     picture_problems,
     repeat_problems,
 )
-from mini_fsod.data.copies import alike, copy_notes, leak_problems
 from mini_fsod.data.dataset import Dataset
-from mini_fsod.data.home import data_folder, name_of
+from mini_fsod.data.duplicates import alike, copy_notes, leak_problems
+from mini_fsod.data.layout import data_folder, name_of
 from mini_fsod.data.read import look
 from mini_fsod.data.repair import UNREPAIRED, changes, repair, write_repaired
-from mini_fsod.data.sets import training_set
 from mini_fsod.data.split import base_set, hidden, is_of, is_target
+from mini_fsod.data.subsets import training_set
 from mini_fsod.errors import Problem, UserError
 from mini_fsod.files import is_file, real, write_bytes
 from mini_fsod.labels import LabelMap, label_map, novel_names, one_of
@@ -54,7 +54,7 @@ def run(
     unknown += base_problems(training, labels, name, where, whole)
     # a copy should have no picture that fails later
     decode = images or fix is not None
-    with show.progress("decoding pictures" if decode else "opening pictures", len(data)) as done:
+    with console.progress("decoding pictures" if decode else "opening pictures", len(data)) as done:
         pictures, sizes = picture_problems(data, decode, done)
     if data.kind == "coco" and len(pictures) == len(data) and not sizes:
         pictures = [_elsewhere(p, is_file(path)) for p in pictures]
@@ -76,19 +76,19 @@ def run(
     else:
         show_summary(name, figures, data.kind)
         for line in notes:
-            show.note(f"NOTE {line}")
-        show.show_problems(problems, hint=" (--json lists all)")
+            console.note(f"NOTE {line}")
+        console.show_problems(problems, hint=" (--json lists all)")
     if sheet is not None and sizes:
         write_sheet(sheet, data, labels, sorted(sizes))
     if fix is not None:
         closed = None if is_file(path) and data.kind == "coco" else data_folder(path)
         write_fixed(fix, data, labels, sizes, problems, closed)
     if not as_json:
-        told = f"[bold red]{show.count(len(problems), 'problem')}[/]"
+        told = f"[bold red]{console.count(len(problems), 'problem')}[/]"
         verdict = told if problems else "[bold green]No problems[/]"
         mendable = sizes and any(p.kind not in UNREPAIRED for p in problems)
         hint = "; [dim]--fix OUT writes a repaired copy[/]" if mendable and fix is None else ""
-        show.err.print(f"\n{verdict} in {show.plain(name)}{hint}", soft_wrap=True)
+        console.err.print(f"\n{verdict} in {console.plain(name)}{hint}", soft_wrap=True)
     return not problems
 
 
@@ -201,26 +201,26 @@ def summary(
 
 def show_summary(name: str, figures: dict[str, Any], kind: str) -> None:
     kinds = {"coco": "COCO", "voc": "VOC", "yolo": "YOLO", "folder": "pictures without annotations"}
-    show.out.print(
-        f"[bold]{show.plain(name)}[/]  {kinds[kind]}, {show.count(figures['images'], 'image')}, "
-        f"{show.count(figures['boxes'], 'box')}, {show.count(len(figures['classes']), 'class')}",
+    console.out.print(
+        f"[bold]{console.plain(name)}[/]  {kinds[kind]}, {console.count(figures['images'], 'image')}, "
+        f"{console.count(figures['boxes'], 'box')}, {console.count(len(figures['classes']), 'class')}",
         soft_wrap=True,
     )
     if figures["subsets"]:
         united = {n: count for n, count in figures["subsets"].items() if count and "/" not in n}
         sets = ", ".join(f"{n} {count:,}" for n, count in united.items())
-        show.out.print(f"image sets  {show.plain(sets)}", soft_wrap=True)
+        console.out.print(f"image sets  {console.plain(sets)}", soft_wrap=True)
     if figures["sizes"]["width"]:
         spans = (f"{k} {a} to {c}, median {b}" for k, (a, b, c) in figures["sizes"].items())
-        show.out.print(f"pictures    {'; '.join(spans)} px")
-    there = f" in {show.plain(figures['training_set'])}" if figures["training_set"] else ""
+        console.out.print(f"pictures    {'; '.join(spans)} px")
+    there = f" in {console.plain(figures['training_set'])}" if figures["training_set"] else ""
     if figures["base_set_images"] is not None:
-        images = show.count(figures["base_set_images"], "image")
-        show.out.print(f"base set    {images} with a base box{there}", soft_wrap=True)
+        images = console.count(figures["base_set_images"], "image")
+        console.out.print(f"base set    {images} with a base box{there}", soft_wrap=True)
     if figures["classes"]:
-        show.table(class_table(figures["classes"], there))
+        console.table(class_table(figures["classes"], there))
     if figures["label_map"]["novel"]:
-        show.out.print(
+        console.out.print(
             "[dim]Novel objects beside a base one are taught as background by ordinary training. "
             f"Mining looks for them, and for others, in all images{there}; counted are those that "
             "have a box.[/]",
@@ -256,7 +256,7 @@ def class_table(classes: dict[str, dict[str, Any]], there: str) -> Table:
             beside, boxes = row["beside_base"], row["training_boxes"]
             share = f" ({beside / boxes:.0%})" if boxes else ""
             cells.append(f"{beside:,} of {boxes:,}{share}")
-        table.add_row(show.plain(name) + (" (novel)" if style else ""), *cells, style=style)
+        table.add_row(console.plain(name) + (" (novel)" if style else ""), *cells, style=style)
     return table
 
 
@@ -270,7 +270,7 @@ def write_sheet(path: Path, data: Dataset, labels: LabelMap, readable: list[int]
     buffer = BytesIO()
     picture.save(buffer, "PNG")
     write_bytes(path, buffer.getvalue())
-    show.note(f"contact sheet: {path}")
+    console.note(f"contact sheet: {path}")
 
 
 def write_fixed(
@@ -286,12 +286,12 @@ def write_fixed(
     if lost:
         raise UserError(f"{lost[0]}.", f"A copy would have nothing to train on: {lost[0].fix}")
     good = repair(data, sizes)
-    with show.progress("copying pictures", len(good.data)) as done:
+    with console.progress("copying pictures", len(good.data)) as done:
         write_repaired(out, good.data, good.labels(labels), closed, done)
-    size = f"{show.count(len(good.data), 'image')}, {show.count(len(good.data.boxes), 'box')}"
-    show.err.print(
-        f"\n[bold]Repaired copy[/] in {show.plain(out)}: {size}",
+    size = f"{console.count(len(good.data), 'image')}, {console.count(len(good.data.boxes), 'box')}"
+    console.err.print(
+        f"\n[bold]Repaired copy[/] in {console.plain(out)}: {size}",
         soft_wrap=True,
     )
     for line in changes(problems, data, good) or ["nothing had to be changed"]:
-        show.err.print(f"  {show.plain(line)}", soft_wrap=True)
+        console.err.print(f"  {console.plain(line)}", soft_wrap=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from mini_fsod import checkpoint, show
+from mini_fsod import checkpoint, console
 from mini_fsod.errors import UserError
 
 
@@ -20,7 +20,7 @@ def run_show(run_or_checkpoint: Path) -> None:
     table.add_column()
 
     def row(name: str, value: object) -> None:
-        table.add_row(show.plain(name), show.plain(value))
+        table.add_row(console.plain(name), console.plain(value))
 
     row("file", path)
     row("size", f"{path.stat().st_size / 2**20:.1f} MiB")
@@ -32,9 +32,9 @@ def run_show(run_or_checkpoint: Path) -> None:
     for name, value in sorted(header.about.items()):
         row(name, "-" if value is None else value)
     if header.left_out:
-        left = show.count(len(header.left_out.tensors), "frozen tensor")
+        left = console.count(len(header.left_out.tensors), "frozen tensor")
         row("left out", f"{left}, to come from {header.about.get('weights')}")
-    show.table(table)
+    console.table(table)
 
 
 def run_slim(run_or_checkpoint: Path, out: Path) -> None:
@@ -43,12 +43,12 @@ def run_slim(run_or_checkpoint: Path, out: Path) -> None:
         raise UserError(f"{out}: not the name of a checkpoint.", "Let it end with .safetensors.")
     done = checkpoint.slim(path, out)
     if done.kept:
-        show.note(f"the frozen layers stay in the file. {done.kept}")
+        console.note(f"the frozen layers stay in the file. {done.kept}")
     for name in done.whole:
-        show.note(f"{name} is beyond float16's range and stays as it is")
+        console.note(f"{name} is beyond float16's range and stays as it is")
     before, after = (f"{p.stat().st_size / 2**20:.1f}" for p in (path, out))
-    show.note(f"{out}: {after} MiB instead of {before}")
+    console.note(f"{out}: {after} MiB instead of {before}")
     if done.left_out:
         weights = checkpoint.read_header(out).about["weights"]
-        frozen = show.count(done.left_out, "frozen tensor")
-        show.note(f"{frozen} left out: whoever loads it needs {weights}")
+        frozen = console.count(done.left_out, "frozen tensor")
+        console.note(f"{frozen} left out: whoever loads it needs {weights}")

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from mini_fsod import show
+from mini_fsod import console
 from mini_fsod.commands import check
 from mini_fsod.commands import run as stages
 from mini_fsod.commands.mine import class_table
-from mini_fsod.config import resolve
+from mini_fsod.config.load import resolve
 from mini_fsod.data.dataset import Boxes
 from mini_fsod.data.read import read
 from mini_fsod.demo import LABELS, NOVEL, write_demo_data
@@ -27,22 +27,22 @@ SURE = 0.5  # the least score of a box on it
 
 
 def write_data(out: Path) -> None:
-    with show.progress("writing scenes") as done:
+    with console.progress("writing scenes") as done:
         written = write_demo_data(out, progress=done)
-    show.note(f"demo data {'written to' if written else 'is there already:'} {out}")
+    console.note(f"demo data {'written to' if written else 'is there already:'} {out}")
 
 
 def run(out: Path, seed: int) -> None:
     """Data, check, all of MINI into `out`, the rows to compare it with beside it, pictures."""
     place = out.parent / "demo-data"
     write_data(place)
-    show.out.rule("[bold]mini check[/]: what the training images hold", align="left")
+    console.out.rule("[bold]mini check[/]: what the training images hold", align="left")
     check.run(place, ",".join(NOVEL), None, "train", None, False, None, out / "train.png", False)
-    show.out.rule("[bold]mini run demo[/]: from nothing, then 3 new digits", align="left")
+    console.out.rule("[bold]mini run demo[/]: from nothing, then 3 new digits", align="left")
     sets = [f"data.root={place}", f"seed={seed}", f"shots.seed={seed}"]
     whole = resolve("demo", sets)
     stages.run_into(whole, out, last="mine")
-    show.table(class_table(out / "mine"))
+    console.table(class_table(out / "mine"))
     shared = [
         f"base.checkpoint={out}",
         f"transfer.checkpoint={out}",
@@ -55,17 +55,19 @@ def run(out: Path, seed: int) -> None:
         figures[row] = stages.run_into(config, other, last="online")["stages"]
     figures["MINI"] = stages.run_into(whole, out)["stages"]
     detections_sheet(out, place)
-    show.out.rule("[bold]Three new digits, five boxes of each[/]", align="left")
-    show.table(rows_table(figures))
-    show.out.rule("[bold]What to look at[/]", align="left")
+    console.out.rule("[bold]Three new digits, five boxes of each[/]", align="left")
+    console.table(rows_table(figures))
+    console.out.rule("[bold]What to look at[/]", align="left")
     for name, what in (
         ("train.png", "training scenes; novel digits (orange) were hidden"),
         ("mine/1-three.png", "mined boxes, the best and the worst"),
         ("detections.png", f"test scenes, boxes that score above {SURE}"),
         ("results.json", "all figures"),
     ):
-        show.out.print(f"{show.plain(out / name)}  {what}")
-    show.out.print(f"mini predict {show.plain(out)} PICTURES --draw seen  finds digits elsewhere")
+        console.out.print(f"{console.plain(out / name)}  {what}")
+    console.out.print(
+        f"mini predict {console.plain(out)} PICTURES --draw seen  finds digits elsewhere"
+    )
 
 
 def rows_table(figures: dict[str, dict[str, Any]]) -> Table:

@@ -11,16 +11,16 @@ from typing import Any
 
 from rich.table import Table
 
-from mini_fsod import show
+from mini_fsod import console
 from mini_fsod.commands.run import run_into
-from mini_fsod.config import STAGES, Config, resolve
+from mini_fsod.config.load import STAGES, Config, resolve
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_file
 
 
 def run(place: Path, sets: Sequence[str], extra: Path | None = None) -> None:
+    from mini_fsod.mining.extra import EXTRA
     from mini_fsod.runs import again, cleared, folder
-    from mini_fsod.runs.extra import EXTRA
 
     source = place / folder.CONFIG
     if not is_file(source):
@@ -32,7 +32,7 @@ def run(place: Path, sets: Sequence[str], extra: Path | None = None) -> None:
         key = text.partition("=")[0].strip()
         if not key.startswith("mine."):
             raise UserError(
-                f"--set {text}: only keys of mining can be changed here, such as mine.alpha.",
+                f"--set {text}: only keys of mining can be changed here, such as choose.alpha.",
                 f"mini run {source} -o {place} --set {text} --from the stage it concerns.",
             )
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -48,21 +48,22 @@ def run(place: Path, sets: Sequence[str], extra: Path | None = None) -> None:
         cleared.drop(place)  # what lies there was made of a former pool
     for part in (place / "mine", place / "mine" / EXTRA):
         if is_file(part / "thresholds.json"):
-            show.table(class_table(part))
-            show.note(f"{part}: pool.json, candidates.json, thresholds.json")
-    show.note(f"to go on: mini run {shlex.quote(str(source))} -o {shlex.quote(str(place))}")
+            console.table(class_table(part))
+            console.note(f"{part}: pool.json, candidates.json, thresholds.json")
+    console.note(f"to go on: mini run {shlex.quote(str(source))} -o {shlex.quote(str(place))}")
 
 
 def _look_before(config: Config, place: Path) -> None:
     """What would stop the stage stops it before anything is moved."""
     import torch
 
-    from mini_fsod.runs import extra, folder, mine
-    from mini_fsod.runs.material import Material
+    from mini_fsod.mining import choose, extra
+    from mini_fsod.runs import folder
+    from mini_fsod.runs.data import Material
 
     folder.to_do(place, "mine", STAGES[: STAGES.index("mine") + 1])
     folder.refuse_stale(place, config, "mine")
-    mine.ready(config.mine)
+    choose.ready(config.mine)
     material = Material(config, torch.device("cpu"))
     material.check(["mine"])
     if config.mine.extra is not None:
@@ -81,7 +82,7 @@ def class_table(place: Path) -> Table:
     for n, (name, row) in enumerate(thresholds["classes"].items(), start=1):
         sheet = next((path.name for path in place.glob(f"{n}-*.png")), "-")
         figures = row | (known["classes"][name] if known else {})
-        table.add_row(show.plain(name), *(_cell(figures[head]) for head in heads), sheet)
+        table.add_row(console.plain(name), *(_cell(figures[head]) for head in heads), sheet)
     if known and len(thresholds["classes"]) > 1:
         total = known["pool"] | {"delta": None}
         table.add_row("all", *(_cell(total[head]) for head in heads), "")

@@ -17,14 +17,14 @@ import torch
 from PIL import Image
 from rich.table import Table
 
-from mini_fsod import checkpoint, show
+from mini_fsod import checkpoint, console
 from mini_fsod.data.folder import unread_kinds
 from mini_fsod.device import torch_device
 from mini_fsod.draw import BASE_COLOUR, MANY_BOXES, NOVEL_COLOUR, draw_boxes
 from mini_fsod.errors import UserError
-from mini_fsod.feed.decode import cores
 from mini_fsod.files import is_folder, mode, real, write_bytes
 from mini_fsod.labels import LabelMap
+from mini_fsod.loader.decode import cores
 from mini_fsod.predict import Picture, Prediction, Unreadable, pictures_of, predict, upright
 
 SCORE = 0.5  # the least score in the table and in drawings
@@ -47,12 +47,12 @@ def run(
     unread: list[str] = []
     found, failed = pictures_of(images, without=draw, skip=unread.append)
     for line in unread_kinds(unread):
-        show.note(line)
+        console.note(line)
     if draw is not None:
         _refuse_losses(draw, found)
     path = checkpoint.find(run_or_checkpoint)
     if path != run_or_checkpoint:
-        show.note(f"the detector of {path}")
+        console.note(f"the detector of {path}")
     saved = checkpoint.load(path)
     labels = saved.labels
     detector = saved.detector.to(where)
@@ -61,12 +61,12 @@ def run(
     least = SCORE if score is None else score
     cut = detector.settings.test.score_cut
     if least < cut:
-        show.note(f"the detector itself gives nothing below a score of {cut:g}")
+        console.note(f"the detector itself gives nothing below a score of {cut:g}")
     done: list[Prediction] = []
     with (
         warnings.catch_warnings(action="ignore"),  # decoders warn of broken EXIF and the like
         _in_threads() as later,
-        show.progress("detecting", len(found)) as progress,
+        console.progress("detecting", len(found)) as progress,
     ):
         paths = [p.path for p in found]
         for n, (picture, seen) in enumerate(
@@ -84,15 +84,15 @@ def run(
         records = ",\n ".join(json.dumps(to_json(p), allow_nan=False) for p in shown)
         print(f"[{records}]")
     elif done:
-        show.table(result_table(done, labels, least))
+        console.table(result_table(done, labels, least))
     if draw is not None and done:
-        pictures = show.count(len(done), "drawing")
+        pictures = console.count(len(done), "drawing")
         filled = sum(len(p.above(least).names) > 0 for p in done)
-        show.note(
+        console.note(
             f"{draw}: {pictures}, {filled:,} with detections of a score of {least:g} and above"
         )
     for bad in failed:
-        show.error(UserError(f"{bad.path}: {bad.why.rstrip('.')}."))
+        console.error(UserError(f"{bad.path}: {bad.why.rstrip('.')}."))
     return not failed
 
 
@@ -119,13 +119,15 @@ def result_table(done: Sequence[Prediction], labels: LabelMap, least: float) -> 
     which may be below: it tells whether another --score would show something.
     """
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column(show.count(len(done), "picture"))
+    table.add_column(console.count(len(done), "picture"))
     table.add_column(f"detections of score {least:g} and above (--score)")
     table.add_column("best", justify="right")
 
     def row(name: str, counts: Counter[str], best: str, style: str = "") -> None:
         parts = [
-            f"[magenta]{n:,} {show.plain(c)}[/]" if c in labels.novel else f"{n:,} {show.plain(c)}"
+            f"[magenta]{n:,} {console.plain(c)}[/]"
+            if c in labels.novel
+            else f"{n:,} {console.plain(c)}"
             for c in labels.novel + labels.base
             if (n := counts[c])
         ]
@@ -136,7 +138,7 @@ def result_table(done: Sequence[Prediction], labels: LabelMap, least: float) -> 
         counts = Counter(p.above(least).names)
         total += counts
         best = f"{p.scores[0]:.2f}" if len(p.scores) else "-"
-        row(show.plain(p.path), counts, best)
+        row(console.plain(p.path), counts, best)
     if len(done) > 1:
         row("all", total, "", style="bold")
     return table

@@ -8,11 +8,11 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 
-from mini_fsod import show
-from mini_fsod.config import Config, resolve
-from mini_fsod.keys import Training
-from mini_fsod.presets import PRESETS
-from mini_fsod.values import Section
+from mini_fsod import console
+from mini_fsod.config.load import Config, resolve
+from mini_fsod.config.presets import PRESETS
+from mini_fsod.config.schema import Training
+from mini_fsod.config.values import Section
 
 NUMBER = r"(?<=split)\d+|\d+(?=shot)"
 COMMENTS = 36  # the column in which they begin
@@ -32,13 +32,13 @@ def run(as_json: bool) -> None:
         facts: dict[str, list[str]] = {}
         for name in names:
             facts.setdefault(_facts(configs[name]), []).append(name)
-        show.out.print(f"[bold]{show.plain(_folded(names))}[/]", soft_wrap=True)
-        show.out.print(show.plain(PRESETS[names[0]].about), soft_wrap=True)
+        console.out.print(f"[bold]{console.plain(_folded(names))}[/]", soft_wrap=True)
+        console.out.print(console.plain(PRESETS[names[0]].about), soft_wrap=True)
         for line, own in facts.items():
             whose = f"{_folded(own)}: " if len(facts) > 1 else ""
-            show.out.print(f"[dim]{show.plain(whose + line)}[/]", soft_wrap=True)
-        show.out.print()
-    show.note("mini presets NAME shows every key of one, and what it means")
+            console.out.print(f"[dim]{console.plain(whose + line)}[/]", soft_wrap=True)
+        console.out.print()
+    console.note("mini presets NAME shows every key of one, and what it means")
 
 
 def run_one(source: str, as_json: bool) -> None:
@@ -50,16 +50,16 @@ def run_one(source: str, as_json: bool) -> None:
         print(config.model_dump_json())
         return
     if source in PRESETS:
-        show.out.print(f"[dim]# {show.plain(PRESETS[source].about)}[/]", soft_wrap=True)
+        console.out.print(f"[dim]# {console.plain(PRESETS[source].about)}[/]", soft_wrap=True)
     path: list[str] = []
     usual = Config().to_yaml().splitlines()
     for line, default in zip(config.to_yaml().splitlines(), usual, strict=True):
         indented = line.lstrip()
         path = [*path[: (len(line) - len(indented)) // 2], indented.partition(":")[0]]
-        text = show.plain(line) if line == default else f"[bold]{show.plain(line)}[/]"
+        text = console.plain(line) if line == default else f"[bold]{console.plain(line)}[/]"
         if meaning := meanings.get(".".join(path)):
-            text += f"{' ' * max(2, COMMENTS - len(line))}[dim]# {show.plain(meaning)}[/]"
-        show.out.print(text, soft_wrap=True)
+            text += f"{' ' * max(2, COMMENTS - len(line))}[dim]# {console.plain(meaning)}[/]"
+        console.out.print(text, soft_wrap=True)
 
 
 def _meanings(section: type[Section], prefix: str = "") -> dict[str, str]:
@@ -113,4 +113,4 @@ def _facts(config: Config) -> str:
 def _budget(stage: Training) -> str:
     if stage.iterations is None:
         return f"{stage.minutes:g} min"
-    return show.count(stage.iterations, "iteration")
+    return console.count(stage.iterations, "iteration")

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mini_fsod import show
+from mini_fsod import console
 from mini_fsod.data.read import read
 from mini_fsod.device import torch_device
 from mini_fsod.discriminator.pretrain import SMALL, Pretraining, pretrain
-from mini_fsod.feed.cache import default_folder
+from mini_fsod.loader.cache import default_folder
 
 
 def run(
@@ -38,12 +38,12 @@ def run(
         how = replace(how, epochs=epochs, minutes=minutes)
     data = read(images, subset)
     for line in data.notes:
-        show.note(line)
+        console.note(line)
     trained = pretrain(data, out, how, cache or default_folder(), where)
     if trained is None:
-        show.note(f"{out}: finished already")
+        console.note(f"{out}: finished already")
     else:
-        show.note(
+        console.note(
             f"{out}: {how.backbone}, {trained.iterations:,} iterations on "
-            f"{show.count(len(data), 'image')} in {show.duration(trained.seconds)}"
+            f"{console.count(len(data), 'image')} in {console.duration(trained.seconds)}"
         )

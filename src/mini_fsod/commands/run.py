@@ -10,8 +10,8 @@ from typing import Any
 
 from rich.table import Table
 
-from mini_fsod import show
-from mini_fsod.config import Config, resolve
+from mini_fsod import console
+from mini_fsod.config.load import Config, resolve
 
 
 def run(
@@ -21,8 +21,8 @@ def run(
     place = out or Path("runs") / Path(source).stem
     results = run_into(config, place, first, last)
     if results:
-        show.table(stage_table(results))
-        show.note(f"{place}: {', '.join(results['stages'])}, results.json")
+        console.table(stage_table(results))
+        console.note(f"{place}: {', '.join(results['stages'])}, results.json")
 
 
 def run_into(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mini_fsod import show
+from mini_fsod import console
 from mini_fsod.data.dataset import Dataset
-from mini_fsod.data.home import SAMPLE, data_folder, is_sample
-from mini_fsod.data.kshot import balanced_set, draw, fingerprint
-from mini_fsod.data.official import Lists, choose, lists_from_file, voc_lists
+from mini_fsod.data.layout import SAMPLE, data_folder, is_sample
+from mini_fsod.data.official_shots import Lists, choose, lists_from_file, voc_lists
 from mini_fsod.data.read import look, read
-from mini_fsod.data.sets import training_part
+from mini_fsod.data.shots import balanced_set, draw, fingerprint
 from mini_fsod.data.split import arranged, is_of
+from mini_fsod.data.subsets import training_part
 from mini_fsod.data.write import write_coco
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_file, real
@@ -34,7 +34,7 @@ def run(
             f"{path}: pictures without annotations have no boxes to draw.", "Give a data set."
         )
     for line in data.notes:
-        show.note(line)
+        console.note(line)
     _refuse_sources(path, out)
     lists, all_sets = None, False
     if official is not None:
@@ -54,10 +54,10 @@ def run(
     notes = [f"{name}: left out, the data has not a single box of it" for name in empty]
     notes += chosen.notes
     digest = fingerprint(sample)
-    each = show.count(len(labels.classes), "class")
+    each = console.count(len(labels.classes), "class")
     info = {
         "made_by": SAMPLE,  # first, where it is seen without reading the whole file
-        "description": f"{show.count(shots, 'box')} of each of {each}",
+        "description": f"{console.count(shots, 'box')} of each of {each}",
         "shots": shots,
         "seed": seed,
         "origin": origin,
@@ -67,17 +67,17 @@ def run(
     }
     write_coco(out, sample, labels, info)
     for line in notes:
-        show.note(line)
+        console.note(line)
     source = f"{origin}, from {part}" if part else origin
-    show.note(
-        f"{out}: {show.count(len(sample.boxes), 'box')} in {show.count(len(sample), 'image')}, "
+    console.note(
+        f"{out}: {console.count(len(sample.boxes), 'box')} in {console.count(len(sample), 'image')}, "
         f"{shots} of each of {each} ({source}), seed {seed}"
     )
-    show.note(f"sha256 {digest}")
+    console.note(f"sha256 {digest}")
     hidden = [(name, int(is_of(data, (name,)).sum()) - shots) for name in labels.novel]
     if any(left > 0 for _, left in hidden):
         told = ", ".join(f"{name} {left:,}" for name, left in hidden if left > 0)
-        show.note(f"boxes that a run hides from training, to judge what is mined: {told}")
+        console.note(f"boxes that a run hides from training, to judge what is mined: {told}")
 
 
 def _lists(official: str, seed: int) -> tuple[Lists, bool]:

@@ -11,17 +11,17 @@ from pathlib import Path
 
 from rich.table import Table
 
-from mini_fsod import config as settings
-from mini_fsod import show
+from mini_fsod import console
+from mini_fsod.config import load as settings
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_file, is_folder, mode
 from mini_fsod.locks import lock
 from mini_fsod.study import tables
-from mini_fsod.study.described import as_configured, find, refuse_axes
 from mini_fsod.study.estimate import Estimate, estimates
+from mini_fsod.study.from_file import as_configured, find, refuse_axes
 from mini_fsod.study.plan import Plan, Unit, join, known, merged, of_rows, plan
 from mini_fsod.study.studies import Study, chosen_rows, narrowed
-from mini_fsod.study.work import work
+from mini_fsod.study.worker import work
 
 
 def run(
@@ -49,7 +49,7 @@ def run(
     _refuse_one_sample(study, todo)
     merged(out, study, todo.units)  # refuses a folder of other settings
     if dry_run:
-        show.table(overview(todo.units, estimates(todo.units, known(out), out, _device(todo))))
+        console.table(overview(todo.units, estimates(todo.units, known(out), out, _device(todo))))
         return
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError(
@@ -61,9 +61,9 @@ def run(
     failed = _work(study, todo, out)
     if failed:
         for unit, why in failed.items():
-            show.note(f"{unit}: {why}")
+            console.note(f"{unit}: {why}")
         raise UserError(
-            f"{len(failed)} of {show.count(len(todo.units), 'unit')} could not be finished.",
+            f"{len(failed)} of {console.count(len(todo.units), 'unit')} could not be finished.",
             f"{out / 'failed'} has the reasons; the same command tries them again.",
         )
 
@@ -88,9 +88,9 @@ def _work(study: Study, todo: Plan, out: Path) -> dict[str, str]:
         lambda config, folder, last: stages.run(config, folder, last=last, command=command),
         finished=write,
     )
-    show.out.print(write(), markup=False, soft_wrap=True, end="")
+    console.out.print(write(), markup=False, soft_wrap=True, end="")
     names = ", ".join(str(out / f"study.{kind}") for kind in ("json", "md", "tex"))
-    show.note(f"written: {names}")
+    console.note(f"written: {names}")
     return failed
 
 
@@ -102,15 +102,17 @@ def overview(units: Sequence[Unit], times: Sequence[Estimate]) -> Table:
     table.add_column("time", justify="right")
     table.add_column("")
     for unit, time in zip(units, times, strict=True):
-        seconds = "?" if time.seconds is None else show.duration(time.seconds)
+        seconds = "?" if time.seconds is None else console.duration(time.seconds)
         style = "dim" if time.how == "finished" else ""
-        table.add_row(show.plain(unit.name), ", ".join(unit.stages), seconds, time.how, style=style)
+        table.add_row(
+            console.plain(unit.name), ", ".join(unit.stages), seconds, time.how, style=style
+        )
     left = [time for time in times if time.how != "finished"]
-    total = show.duration(sum(time.seconds or 0 for time in left))
+    total = console.duration(sum(time.seconds or 0 for time in left))
     hows = {time.how for time in left}
     how = "at least" if "unknown" in hows else "rough" if "rough" in hows else ""
     done = len(times) - len(left)
-    what = f"{show.count(len(left), 'unit')} to do" + (f", {done} finished" if done else "")
+    what = f"{console.count(len(left), 'unit')} to do" + (f", {done} finished" if done else "")
     table.add_row(what, "", total, how, style="bold")
     return table
 
@@ -131,6 +133,6 @@ def _refuse_one_sample(study: Study, todo: Plan) -> None:
     if given and (len(study.seeds) > 1 or len(study.shots) > 1):
         raise UserError(
             f"shots.file: {given[0]} is one sample, and the study has "
-            f"{show.count(len(study.shots), 'K')} and {show.count(len(study.seeds), 'seed')}.",
+            f"{console.count(len(study.shots), 'K')} and {console.count(len(study.seeds), 'seed')}.",
             "Leave shots.file out, so that shots are drawn or taken from official lists.",
         )

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from mini_fsod.data.dataset import Bools, Boxes, Dataset, Ints
-from mini_fsod.data.home import KNOWN
 from mini_fsod.data.json_stream import JsonError, records
+from mini_fsod.data.layout import KNOWN
 from mini_fsod.data.pictures import stays_inside
 from mini_fsod.data.text import is_text, shown
 from mini_fsod.errors import Problem

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from mini_fsod.data.dataset import NO_BOXES, Dataset
-from mini_fsod.data.home import KNOWN
+from mini_fsod.data.layout import KNOWN
 from mini_fsod.data.pictures import is_picture, is_unread
 from mini_fsod.data.text import is_text, shown
 from mini_fsod.errors import Problem

@@ -13,7 +13,7 @@ from mini_fsod.data.check import box_problems, empty_problems
 from mini_fsod.data.coco import not_coco, read_coco
 from mini_fsod.data.dataset import Boxes, Dataset, ImageId, Ints
 from mini_fsod.data.folder import read_folder
-from mini_fsod.data.home import coco_files, data_folder, listing, name_of, place_pictures
+from mini_fsod.data.layout import coco_files, data_folder, listing, name_of, place_pictures
 from mini_fsod.data.pictures import is_picture
 from mini_fsod.data.voc import is_xml, other_folders, read_voc, voc_folders
 from mini_fsod.data.yolo import configs, missing_config, read_yolo

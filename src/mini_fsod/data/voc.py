@@ -15,7 +15,7 @@ from defusedxml.ElementTree import fromstring
 
 from mini_fsod.data.dataset import Boxes, Dataset
 from mini_fsod.data.folder import wrong_name
-from mini_fsod.data.home import listing, names_in
+from mini_fsod.data.layout import listing, names_in
 from mini_fsod.data.pictures import SUFFIXES, UNREAD, is_picture, is_unread, stays_inside
 from mini_fsod.data.text import is_text, number, shown
 from mini_fsod.errors import Problem, UserError

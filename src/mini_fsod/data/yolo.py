@@ -23,7 +23,7 @@ from mini_fsod.data.pictures import (
 from mini_fsod.data.text import is_text, number, shown
 from mini_fsod.errors import Problem, nearest
 from mini_fsod.files import is_file, is_folder, open_regular, real
-from mini_fsod.words import Words
+from mini_fsod.plain_yaml import Words
 
 SETS = ("train", "val", "valid", "test")
 MOST_BYTES = 1 << 20  # of data.yaml

@@ -23,7 +23,7 @@ from mini_fsod.detector.anchors import STRIDES
 from mini_fsod.detector.backbone import ResNet
 from mini_fsod.detector.convolution import norm_factors
 from mini_fsod.detector.model import Detector
-from mini_fsod.detector.pooling import CANONICAL_LEVEL, CANONICAL_SIZE
+from mini_fsod.detector.roi_align import CANONICAL_LEVEL, CANONICAL_SIZE
 from mini_fsod.detector.settings import (
     BackboneSettings,
     DetectorSettings,

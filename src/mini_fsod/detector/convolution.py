@@ -15,7 +15,7 @@ def convolved(conv: Any, x: Tensor, coarse: Tensor | None = None, relu: bool = F
     coarse: (B, C, H / 2, W / 2).
     """
     if x.is_cuda:
-        from mini_fsod.kernels.finish import finish  # Triton is there where CUDA is
+        from mini_fsod.kernels.epilogue import finish  # Triton is there where CUDA is
 
         x = F.conv2d(x, conv.weight, None, conv.stride, conv.padding)
         finished: Tensor = finish(x, conv.bias, coarse, relu)
@@ -64,7 +64,7 @@ class FoldedConv(nn.Module):
             groups=self.groups,
         )
         if x.is_cuda:
-            from mini_fsod.kernels.finish import finish  # Triton is there where CUDA is
+            from mini_fsod.kernels.epilogue import finish  # Triton is there where CUDA is
 
             finished: Tensor = finish(x, self.shift, residual, relu)
             return finished

@@ -38,10 +38,10 @@ from mini_fsod.detector.boxes import clip, decode, gather_rows
 from mini_fsod.detector.fpn import FeaturePyramid
 from mini_fsod.detector.losses import iou_loss, roi_losses, rpn_losses
 from mini_fsod.detector.matching import Matches, match, random_keys, sample
-from mini_fsod.detector.pictures import normalise, place
-from mini_fsod.detector.pooling import pool as pool_regions
 from mini_fsod.detector.postprocess import select
+from mini_fsod.detector.preprocess import normalise, place
 from mini_fsod.detector.roi import BoxHead, IoUBranch, Predictor
+from mini_fsod.detector.roi_align import pool as pool_regions
 from mini_fsod.detector.rpn import BOX_WEIGHTS, RPNHead, propose
 from mini_fsod.detector.settings import (
     BackboneSettings,

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.ops import roi_align
 
-from mini_fsod.detector.pictures import normalise
+from mini_fsod.detector.preprocess import normalise
 from mini_fsod.detector.settings import Normalisation
 
 # RoIAlign of 7 x 7 cells with 2 samples a side in each, then the mean over the cells

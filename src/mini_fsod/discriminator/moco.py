@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mini_fsod.detector.pictures import normalise
+from mini_fsod.detector.preprocess import normalise
 from mini_fsod.detector.settings import IMAGENET
 
 DIMENSION = 128

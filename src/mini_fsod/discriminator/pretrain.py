@@ -15,19 +15,19 @@ import torch
 from torch import nn
 from torchvision.models import get_model
 
-from mini_fsod import show
+from mini_fsod import console
 from mini_fsod.data.dataset import NO_BOXES, Dataset
 from mini_fsod.detector.backbone import NARROW, RESNETS, make_backbone
 from mini_fsod.detector.settings import BackboneSettings
-from mini_fsod.discriminator.crops import WHOLE, WINDOWS, coloured, draw_colours, draw_crops
 from mini_fsod.discriminator.layouts import Header, read_header, save
 from mini_fsod.discriminator.load import LastMap
 from mini_fsod.discriminator.moco import Encoder, MoCo
+from mini_fsod.discriminator.moco_views import WHOLE, WINDOWS, coloured, draw_colours, draw_crops
 from mini_fsod.errors import UserError, nearest
-from mini_fsod.feed.batches import Schedule
-from mini_fsod.feed.cache import Pictures, cached_pictures
-from mini_fsod.feed.resident import Resident, Targets
 from mini_fsod.files import mode
+from mini_fsod.loader.cache import Pictures, cached_pictures
+from mini_fsod.loader.resident import Resident, Targets
+from mini_fsod.loader.schedule import Schedule
 from mini_fsod.train import state
 from mini_fsod.train.loop import Feed, Recipe, Trained, train
 from mini_fsod.train.step import Inputs
@@ -77,7 +77,7 @@ def pretrain(
     model = MoCo(Encoder(body, channels), queue, 0.999 if queue > SMALL_QUEUE else 0.99).to(device)
     model.to(memory_format=torch.channels_last)
     held = round(HELD * how.size)
-    with show.progress("decoding pictures") as told:
+    with console.progress("decoding pictures") as told:
         pictures = cached_pictures(data, cache, held, LONGEST * held, progress=told)
     feed = feed_of(pictures, batch, how, device)
     iterations = None if how.epochs is None else max(1, round(how.epochs * images / batch))
@@ -162,7 +162,7 @@ def _refuse(out: Path, how: Pretraining, images: int) -> None:
         )
     if images < LEAST_IMAGES:
         raise UserError(
-            f"{show.count(images, 'image')} cannot tell what images have in common.",
+            f"{console.count(images, 'image')} cannot tell what images have in common.",
             f"Give {LEAST_IMAGES} at least; thousands are better.",
         )
     if out.suffix != ".safetensors":

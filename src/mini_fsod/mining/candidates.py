@@ -19,8 +19,8 @@ from mini_fsod.errors import UserError
 from mini_fsod.eval.detections import Detections
 from mini_fsod.files import open_regular, write_bytes
 from mini_fsod.mining.calibration import calibrated, centred, cosine
+from mini_fsod.mining.crop_similarity import FEATURES, Seen
 from mini_fsod.mining.overlap import NESTED, greedy_nms, iou, nesting, pairs_within
-from mini_fsod.mining.seen import FEATURES, Seen
 
 Singles = npt.NDArray[np.float32]
 

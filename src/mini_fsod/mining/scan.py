@@ -1,243 +1,280 @@
-"""The few-shot detector over the base images: every pair of a proposal and a novel class above the
-cut (Eq. 1), and what the discriminator says of the proposal (Eq. 3).
-
-Batches are sent off one after another, and what they found is fetched many batches at a time. A
-batch with more proposals above the cut than there was room for is done again with room for all.
+"""What mining chooses from: the pairs that a scan of images finds, or another tool has found, and
+what the discriminator says of them. Kept in the run's folder (`raw.npz`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mini_fsod.capture import Captured
-from mini_fsod.data.dataset import Boxes, Ints
-from mini_fsod.detector.boxes import gather_rows
-from mini_fsod.detector.model import Detector
+from mini_fsod import checkpoint, console
+from mini_fsod.config.schema import Mine
+from mini_fsod.data.dataset import Boxes, Dataset, Floats, Ints
+from mini_fsod.data.split import arranged
+from mini_fsod.detector.settings import NORMALISATIONS
 from mini_fsod.discriminator.features import Discriminator
-from mini_fsod.feed.batches import Plan, fit, up_to_stride
-from mini_fsod.feed.resident import Batch, to_canvas, to_picture
-from mini_fsod.mining.calibration import products
-from mini_fsod.mining.candidates import Dots, Raw
+from mini_fsod.discriminator.load import load, parse
+from mini_fsod.errors import UserError
+from mini_fsod.eval.detections import read_detections
+from mini_fsod.files import digest, is_file, real
+from mini_fsod.labels import LabelMap
+from mini_fsod.loader.cache import own_sizes
+from mini_fsod.loader.schedule import Plan, each_once
+from mini_fsod.mining.box_correction import STRETCHES, best_stretch, stretched
+from mini_fsod.mining.calibration import prototypes
+from mini_fsod.mining.candidates import Raw, candidates, from_detections
+from mini_fsod.mining.crop_similarity import Seen, principal_axes
+from mini_fsod.mining.pairs import Judge, at_other_size, box_features, judged, scan
+from mini_fsod.runs.base import configured, onto
+from mini_fsod.runs.data import counted
+from mini_fsod.runs.run import Run
 
-ROOM = 128  # proposals an image that have a novel score above the cut; hardly any has more
-# Batches between two waits for the device. Until then all room is held: 20 KB an image of VOC,
-# 74 KB of COCO, whose 117,264 images would take 8.7 GB.
-FETCHED = 64
+RAW = "raw.npz"
+AT_ONCE = {"cuda": 16}  # images
+AT_ONCE_ELSEWHERE = 2
+LOOKED_AT = 1024  # base images whose boxes make the mean feature
+COMPARED = 4096  # base images whose boxes make a measure of likeness
+LOOKS = (
+    "short",
+    "discriminator",
+    "discriminator_short_side",
+    "discriminator_crop",
+    "discriminator_normalisation",
+    "discriminator_stride_in_1x1",
+    "stretch",
+)
+SEARCHES = ("rpn_before", "rpn_after", "nms", "detections", "rank_by_iou")  # of a detector
+STRETCHED = 100  # of the best candidates of a class tell how its boxes are to be stretched
 
-Part = tuple[Tensor, Tensor, Tensor, Tensor]  # image, scores, boxes, products: `_kept`
-Batches = Callable[[Iterable[Plan]], Iterator[Batch]]
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Judge:
-    """A discriminator with what it compares to: prototypes (C, D), the mean of base boxes (D,).
-
-    `plans` show it the pictures at its own size, batch for batch the scan's.
+def pairs(run: Run, data: Dataset, miner: Path | None, name: str = RAW) -> Raw:
+    """The pairs above the cut: those of a scan by the detector of a file, now or earlier, or
+    another tool's. They are kept in the file `name`.
     """
-
-    discriminator: Discriminator
-    prototypes: Tensor
-    mean: Tensor
-    plans: Sequence[Plan]
-
-
-class Scanned(NamedTuple):
-    """Of b images the R proposals with the highest novel score, and N novel classes."""
-
-    scores: Tensor  # (b, R, N) of the detector; 0 where not above the cut
-    boxes: Tensor  # (b, R, N, 4) final boxes on the canvas
-    proposals: Tensor  # (b, R, 4) on the canvas
-    all_there: Tensor  # (b,) bool: R was enough, and so were all fixed sizes before
-
-
-def scan(
-    detector: Detector,
-    batches: Batches,
-    plans: Sequence[Plan],
-    base_classes: int,
-    cut: float,
-    device: torch.device,
-    bf16: bool,
-    judge: Judge | None = None,
-) -> Raw:
-    """All pairs of the plans' images (`feed.batches.each_once`), boxes in the pictures' pixels."""
-    detector.eval()
-
-    def look(images: Tensor, sizes: Tensor, exact: bool = False) -> Scanned:
-        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-            return pairs_above(detector, images, sizes, base_classes, cut, exact)
-
-    def shown(numbers: Sequence[int]) -> Iterator[tuple[Batch, Batch | None]]:
-        pictures = batches([plans[n] for n in numbers])
-        if judge is None:
-            return ((batch, None) for batch in pictures)
-        return zip(pictures, batches([judge.plans[n] for n in numbers]), strict=True)
-
-    captured = Captured(look, device)
-    features = None if judge is None else Captured(_products(judge), device)
-    found: list[tuple[Tensor, ...]] = []
-    again: list[int] = []
-    parts: list[Part] = []
-    sure: list[Tensor] = []
-    for n, (batch, other) in enumerate(shown(range(len(plans))), start=1):
-        seen = captured(batch.images, batch.sizes)
-        parts.append(_kept(seen, batch, other, features))
-        sure.append(seen.all_there[: batch.plan.count].all())
-        if n % FETCHED == 0 or n == len(plans):
-            whole = torch.stack(sure).tolist()  # waits
-            again += [n - len(whole) + k for k, fine in enumerate(whole) if not fine]
-            if any(whole):
-                found.append(_pairs([p for p, fine in zip(parts, whole, strict=True) if fine]))
-            parts, sure = [], []
-    slowly = None if judge is None else _products(judge)
-    for batch, other in shown(again):
-        seen = look(batch.images, batch.sizes, exact=True)
-        found.append(_pairs([_kept(seen, batch, other, slowly)]))
-    return _raw(found, cut, judge)
+    own, labels = run.config.mine, run.material.labels
+    if miner is not None:
+        return once(run, data, miner, lambda: _scan(run, data, miner), name)
+    assert own.detections is not None  # `rounds.miner` says so
+    found = read_detections(own.detections, data)
+    seen = data.shows(found.image, found.xywh)
+    if not seen.all():
+        boxes = console.count(int((~seen).sum()), "box")
+        console.note(f"{own.detections}: {boxes} wholly outside of the picture left out")
+    raw = from_detections(found.take(seen), data.classes, labels.novel, own.cut)
+    if own.discriminator == "none":
+        return raw
+    return once(run, data, own.detections, lambda: _judged(run, data, raw), name)
 
 
-@torch.no_grad()
-def pairs_above(
-    detector: Detector,
-    images: Tensor,
-    sizes: Tensor,
-    base_classes: int,
-    cut: float,
-    exact: bool = False,
-) -> Scanned:
-    """The proposals of a batch with a novel score above the cut, best first; exact: room for all.
-
-    Novel scores are those of the softmax over all classes, base ones and the background.
-    """
-    found = detector.infer(images, sizes, exact=exact)
-    novel = found.scores[..., base_classes:]
-    above = (novel > cut) & found.proposals.valid[..., None]  # (B, P, N)
-    best = torch.where(above, novel, 0.0).amax(-1)  # (B, P)
-    room = best.shape[1] if exact else min(ROOM, best.shape[1])
-    rows = best.topk(room).indices
-    scores = torch.where(above, novel, 0.0)
-    enough = (best > 0).sum(1) <= room
-    return Scanned(
-        gather_rows(scores, rows),
-        found.boxes[:, :, base_classes:].gather(
-            1, rows[..., None, None].expand(-1, -1, novel.shape[2], 4)
-        ),
-        gather_rows(found.proposals.boxes, rows),
-        enough & found.proposals.settled,
-    )
+def once(run: Run, data: Dataset, pairs_of: Path, make: Callable[[], Raw], name: str) -> Raw:
+    """What `make` gives, kept in the run's folder with what it was made of."""
+    own, path = run.config.mine, run.out / name
+    weights = None if own.discriminator == "none" else parse(own.discriminator)[1]
+    made_of = [
+        digest(pairs_of),
+        digest(weights) if isinstance(weights, Path) else weights,
+        own.model_dump(include={*LOOKS}, mode="json"),
+        run.config.views.model_dump(mode="json"),
+        run.config.detector.model_dump(include={*SEARCHES}, mode="json"),
+        [*data.files],
+        # labels are counted by the classes; prototypes and mean features come from these boxes
+        run.material.labels.classes,
+        *(known.digest for known in (run.material.shots, run.material.base)),
+    ]
+    if data.root != run.material.data.root:  # two folders may hold the same names
+        made_of.append(str(real(data.root)))
+    source = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
+    if is_file(path):
+        kept = Raw.load(path)
+        if kept is not None and kept.source == source and kept.cut <= own.cut:
+            console.note(f"{path}: scanned already")
+            return kept
+    raw = replace(make(), source=source)
+    raw.save(path)
+    return raw
 
 
-def _kept(
-    found: Scanned, batch: Batch, other: Batch | None, features: Callable[..., Tensor] | None
-) -> Part:
-    """(b,) images, (b, R, N) scores, (b, R, N, 4) boxes and (b, R, N + 2) products of the images
-    that are meant; boxes in the pictures' pixels. Copies: recorded results are written over.
-    """
-    b, room, novel = found.scores.shape
-    boxes = to_picture(found.boxes.flatten(1, 2), batch).view(b, room, novel, 4)
-    dots = found.scores.new_zeros(b, room, 0)
-    if features is not None and other is not None:
-        own = to_picture(found.proposals, batch)
-        placed, _ = to_canvas(own, other.scale, other.shift, other.flip, other.sizes)
-        dots = features(other.images, other.sizes, placed, (found.scores > 0).any(-1))
-    count = batch.plan.count
-    index, scores, boxes, dots = (
-        t[:count].clone() for t in (batch.index, found.scores, boxes, dots)
-    )
-    return index, scores, boxes, dots
-
-
-def _products(judge: Judge) -> Callable[..., Tensor]:
-    """What cosines are made of (b, R, N + 2), for boxes (b, R, 4) on the discriminator's canvas."""
-
-    def of(images: Tensor, sizes: Tensor, boxes: Tensor, valid: Tensor) -> Tensor:
-        found = judge.discriminator.features(images, sizes, boxes, valid)
-        flat = products(found.flatten(0, 1), judge.prototypes, judge.mean)
-        return flat.view(*found.shape[:2], -1)
-
-    return of
-
-
-@torch.no_grad()
-def box_features(
-    discriminator: Discriminator, batches: Batches, plans: Sequence[Plan]
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batch by batch: (S,) indices of annotated boxes of the plans' images, their features (S, D).
-
-    A box outside its picture, or one without area, is left out.
-    """
-    for batch in batches(plans):
-        meant = batch.valid.clone()
-        meant[batch.plan.count :] = False
-        found = discriminator.features(batch.images, batch.sizes, batch.boxes, meant)
-        yield batch.box[meant], found[meant]
-
-
-def judged(raw: Raw, boxes: Boxes, judge: Judge, batches: Batches) -> Raw:
-    """Another tool's pairs, each its own proposal, with what the discriminator says of them.
-
-    `boxes` are the pairs as boxes of their images (`record`: which pair), `batches` show those. A
-    pair without a feature (`box_features`) has cosine 0.
-    """
-    rows = np.zeros((len(raw), len(judge.prototypes) + 2))
-    for box, features in box_features(judge.discriminator, batches, judge.plans):
-        found = products(features, judge.prototypes, judge.mean)
-        rows[boxes.record[box.cpu().numpy()]] = found.cpu().numpy()
-    return replace(raw, dots=_dots(rows, judge))
-
-
-def _pairs(parts: Sequence[Part]) -> tuple[Tensor, ...]:
-    """The n pairs of some batches, on the host: image, class, score, box, the place of the proposal
-    among the m that have one, and the products (m, N + 2) of these.
-    """
-    index, scores, boxes, dots = (torch.cat(column) for column in zip(*parts, strict=True))
-    b, r, c = (scores > 0).nonzero().unbind(1)
-    used, proposal = torch.unique(b * scores.shape[1] + r, return_inverse=True)
-    columns = (index[b], c, scores[b, r, c], boxes[b, r, c], proposal, dots.flatten(0, 1)[used])
-    return tuple(column.cpu() for column in columns)
-
-
-def _raw(found: Sequence[tuple[Tensor, ...]], cut: float, judge: Judge | None) -> Raw:
-    image, label, score, xyxy, place, rows = (
-        torch.cat(c).numpy() for c in zip(*found, strict=True)
-    )
-    # places are counted anew in every part
-    many = [len(part[5]) for part in found]
-    proposal = place + np.repeat(np.cumsum(many) - many, [len(part[4]) for part in found])
-    xywh = np.concatenate([xyxy[:, :2], xyxy[:, 2:] - xyxy[:, :2]], 1)
-    dots = None if judge is None else _dots(rows, judge)
-    return Raw.of(image, label, score, xywh, proposal, cut, dots)
-
-
-def _dots(rows: Any, judge: Judge) -> Dots:
-    table = products(judge.prototypes, judge.prototypes, judge.mean).cpu().numpy()
-    centre = products(judge.mean[None], judge.prototypes, judge.mean).cpu().numpy()
-    return Dots.of(rows, table, centre)
-
-
-def at_other_size(plans: Sequence[Plan], own: Ints, short: int, long: int) -> list[Plan]:
-    """The same images in the same batches at another short side, for the discriminator.
-
-    `own` (I, 2) are the pictures' heights and widths. Batches that shared a canvas share one again.
-    """
-    needs: dict[tuple[int, int], Ints] = {}
-    for plan in plans:
-        need = up_to_stride(fit(own[plan.images], short, long).max(0))
-        needs[plan.canvas] = np.maximum(needs.get(plan.canvas, need), need)
-    others = []
-    for plan in plans:
-        sizes = fit(own[plan.images], short, long)
-        height, width = needs[plan.canvas].tolist()
-        moved = np.zeros_like(sizes)
-        others.append(
-            replace(
-                plan, canvas=(height, width), short=short, sizes=sizes, scaled=sizes, shift=moved
-            )
+def _scan(run: Run, data: Dataset, detector_file: Path) -> Raw:
+    own, views, material = run.config.mine, run.config.views, run.material
+    discriminator = load_discriminator(run.config.mine, run.device)
+    saved = checkpoint.load(detector_file, run.config.detector.weights)
+    saved.detector.settings = configured(saved.detector.settings, run.config)
+    detector = onto(saved.detector, run.device)
+    batches, sizes = material.batches(data)
+    plans = [  # the limit of the long side grows with the short one
+        plan
+        for short in own.short or (views.test,)
+        for plan in each_once(sizes, at_once(run), short, views.long * short // views.test)
+    ]
+    judge = None
+    if discriminator is not None and discriminator.crop is None:
+        judge = _judge(run, discriminator, at_other_size(plans, sizes, *_sides(own)))
+    with console.progress("scanning", len(plans)) as told:
+        raw = scan(
+            detector,
+            counted(batches, told),
+            plans,
+            len(material.labels.base),
+            own.cut,
+            run.device,
+            run.bf16(run.config.transfer),
+            judge,
         )
-    return others
+    if discriminator is None or discriminator.crop is None:
+        return raw
+    return _one_by_one(run, data, discriminator, raw)
+
+
+def _judged(run: Run, data: Dataset, raw: Raw) -> Raw:
+    """Another tool's pairs, looked at by the discriminator."""
+    discriminator = load_discriminator(run.config.mine, run.device)
+    if discriminator is None or not len(raw):
+        return raw
+    if discriminator.crop is not None:
+        return _one_by_one(run, data, discriminator, raw)
+    boxes = Boxes.of(raw.image.astype(np.int64), raw.xywh, raw.label)
+    batches, sizes = run.material.batches(data.with_boxes(boxes))
+    plans = each_once(sizes, at_once(run), *_sides(run.config.mine), images=np.unique(boxes.image))
+    with console.progress("looking", len(plans)) as told:
+        return judged(raw, boxes, _judge(run, discriminator, plans), counted(batches, told))
+
+
+def at_once(run: Run) -> int:
+    return AT_ONCE.get(run.device.type, AT_ONCE_ELSEWHERE)
+
+
+def _sides(own: Mine) -> tuple[int, int]:
+    return own.discriminator_short_side, 2 * own.discriminator_short_side
+
+
+def load_discriminator(own: Mine, device: torch.device) -> Discriminator | None:
+    if own.discriminator == "none":
+        return None
+    found = load(
+        own.discriminator,
+        device,
+        NORMALISATIONS[own.discriminator_normalisation],
+        own.discriminator_stride_in_1x1,
+        own.discriminator_crop,
+    )
+    if found.crop is None and (own.whiten or own.refine or own.stretch):
+        raise UserError(
+            "mine.whiten, mine.refine and mine.stretch compare boxes that were cut out one by one.",
+            "Set mine.discriminator_crop, 224 for example, or leave them out.",
+        )
+    return found
+
+
+def _features(
+    run: Run, discriminator: Discriminator, data: Dataset, images: Ints, title: str = ""
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """`box_features` of the boxes of these images."""
+    batches, sizes = run.material.batches(data)
+    plans = each_once(sizes, at_once(run), *_sides(run.config.mine), images=images)
+    with console.progress(title or "looking", len(plans)) as told:
+        yield from box_features(discriminator, counted(batches, told), plans)
+
+
+def _of_known(
+    run: Run, discriminator: Discriminator, most: int
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Features and labels of the novel shots, and of the boxes of some base images."""
+    labels, base = run.material.labels, run.material.base
+    shots = arranged(run.material.shots, LabelMap(labels.novel, ()))
+    some = np.unique(np.linspace(0, len(base) - 1, min(most, len(base))).astype(np.int64))
+
+    def all_of(data: Dataset, images: Ints) -> tuple[Tensor, Tensor]:
+        box, found = zip(*_features(run, discriminator, data, images), strict=True)
+        label = torch.from_numpy(data.boxes.label).to(run.device)
+        return torch.cat(found), label[torch.cat(box)]
+
+    return all_of(shots, np.unique(shots.boxes.image)), all_of(base, some)
+
+
+def _judge(run: Run, discriminator: Discriminator, plans: Sequence[Plan]) -> Judge:
+    """The discriminator, prototypes of the K shots (Eq. 2), and the mean feature of base boxes."""
+    shots, base = _of_known(run, discriminator, LOOKED_AT)
+    of_shots = prototypes(*shots, run.material.labels.novel)
+    return Judge(discriminator, of_shots, base[0].mean(0), plans)
+
+
+def _one_by_one(run: Run, data: Dataset, discriminator: Discriminator, raw: Raw) -> Raw:
+    """What NMS leaves of the pairs, each cut out of its picture and seen by itself."""
+    found = candidates(raw, raw.cut)
+    left = Raw.of(found.image, found.label, found.score, found.xywh, np.arange(len(found)), raw.cut)
+    (shots, shots_label), (base, base_label) = _of_known(run, discriminator, COMPARED)
+    prototypes(shots, shots_label, run.material.labels.novel)  # says where there is none
+    mean, axes = principal_axes(base)
+    boxes = Boxes.of(found.image, found.xywh, found.label)  # in the same order: by image
+    seen = torch.zeros(len(found), axes.shape[1], device=run.device)
+    if len(found):
+        shown = data.with_boxes(boxes)
+        images = np.unique(boxes.image)
+        for box, features in _features(run, discriminator, shown, images, "looking closer"):
+            seen[box] = (features - mean) @ axes
+
+    def host(features: Tensor) -> Floats:
+        return features.double().cpu().numpy()
+
+    looks = Seen(
+        host(seen),
+        host((base - mean) @ axes),
+        base_label.cpu().numpy(),
+        host((shots - mean) @ axes),
+        shots_label.cpu().numpy(),
+        np.tile(STRETCHES[:1], (len(run.material.labels.novel), 1)),
+    )
+    if run.config.mine.stretch:
+        drawn = prototypes(shots - mean, shots_label, run.material.labels.novel)
+        before = replace(left, seen=looks)
+        stretch = _stretches(run, data, discriminator, before, mean, drawn)
+        looks = replace(looks, stretch=stretch)
+    return replace(left, seen=looks)
+
+
+def _stretches(
+    run: Run, data: Dataset, discriminator: Discriminator, raw: Raw, mean: Tensor, drawn: Tensor
+) -> Floats:
+    """(C, 3) how boxes of each class are to be stretched, by the best of its candidates.
+
+    mean (D,) is the mean feature of base boxes, drawn (C, D) the prototypes relative to it.
+    """
+    labels = run.material.labels
+    on_base = arranged(data, LabelMap(labels.base, ())).boxes
+    found = candidates(raw, raw.cut, on_base=on_base, whiten=True, refine=STRETCHED)
+    best = np.concatenate(
+        [
+            own[np.argsort(-found.score[own], kind="stable")[:STRETCHED]]
+            for own in (np.flatnonzero(found.label == c) for c in range(len(labels.novel)))
+        ]
+    )
+    found = found.take(np.sort(best))  # by image again
+    stretch = np.tile(STRETCHES[:1], (len(labels.novel), 1))
+    if not len(found):
+        return stretch
+    number = len(STRETCHES)
+    image, label = (np.repeat(column, number) for column in (found.image, found.label))
+    xywh = stretched(
+        np.repeat(found.xywh, number, axis=0),
+        np.tile(STRETCHES, (len(found), 1)),
+        own_sizes(data)[image][:, ::-1],
+    )
+    shown = data.with_boxes(Boxes.of(image, xywh, label))
+    seen = torch.zeros(len(image), len(mean), device=run.device)
+    for box, features in _features(run, discriminator, shown, np.unique(image), "stretching"):
+        seen[box] = features - mean
+    table = seen.cpu().numpy().reshape(-1, number, len(mean))
+    shots = drawn.cpu().numpy()
+    for c, name in enumerate(labels.novel):
+        stretch[c] = STRETCHES[best_stretch(table[found.label == c], shots[c])]
+        if (stretch[c, :2] != 1).any():
+            width, height, _ = stretch[c]
+            console.note(f"boxes of {name} are drawn {width:g} x {height:g} times as large")
+    return stretch

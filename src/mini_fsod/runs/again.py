@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mini_fsod import show
-from mini_fsod.config import STAGES
+from mini_fsod import console
+from mini_fsod.config.load import STAGES
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_file, is_folder
-from mini_fsod.runs import extra, folder
+from mini_fsod.mining import extra
+from mini_fsod.runs import folder
 from mini_fsod.runs.cleared import bring_back, set_aside
 
 BEFORE, FORMER = ".before", ".former"
@@ -54,7 +55,7 @@ def settle(out: Path) -> None:
     if is_folder(before) and not is_file(out / "mine" / folder.METRICS):
         _put_back(out)
     elif is_folder(before) and _is_the_same(before, out):
-        show.note("nothing has changed: what was made of the pool still holds")
+        console.note("nothing has changed: what was made of the pool still holds")
         _put_back(out)
     elif is_folder(before):
         before.rename(former)
@@ -90,7 +91,7 @@ def _clear(out: Path) -> None:
         if is_folder(former / stage):
             other = folder.free_name(out, f"{stage}-stale")
             (former / stage).rename(other)
-            show.note(
+            console.note(
                 f"{stage} was made of the former pool: it is stale, and now called {other.name}"
             )
     shutil.rmtree(former)

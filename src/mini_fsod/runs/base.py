@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from mini_fsod import checkpoint, show
-from mini_fsod.config import Config
+from mini_fsod import checkpoint, console
+from mini_fsod.config.load import Config
 from mini_fsod.detector.model import Detector, build
 from mini_fsod.detector.settings import (
     NORMALISATIONS,
@@ -22,7 +22,7 @@ from mini_fsod.errors import UserError
 from mini_fsod.files import digest, is_file, write_json
 from mini_fsod.labels import LabelMap
 from mini_fsod.runs import folder
-from mini_fsod.runs.material import inputs_from
+from mini_fsod.runs.data import inputs_from
 from mini_fsod.runs.run import Run
 from mini_fsod.train.distributed import wait_for_all
 from mini_fsod.train.step import losses_of
@@ -37,7 +37,9 @@ def base(run: Run) -> None:
         return
     labels = LabelMap(run.material.labels.base, ())
     if config.detector.weights is None and config.detector.norm == "frozen":
-        show.note("from random weights frozen BatchNorm learns little: set detector.norm to group")
+        console.note(
+            "from random weights frozen BatchNorm learns little: set detector.norm to group"
+        )
     torch.manual_seed(config.seed)
     detector = onto(new_detector(config, len(labels.classes)), run.device)
     data = run.material.base

@@ -8,8 +8,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from mini_fsod import show
-from mini_fsod.config import STAGES
+from mini_fsod import console
+from mini_fsod.config.load import STAGES
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_file, is_folder, write_bytes
 from mini_fsod.runs import folder, inputs
@@ -77,7 +77,7 @@ def settle(out: Path) -> None:
         drop(out)
     elif not folder.has_begun(out / stages[0]):
         bring_back(out, place, stages)
-        show.note(f"{' and '.join(stages)} {'is' if len(stages) == 1 else 'are'} as before")
+        console.note(f"{' and '.join(stages)} {'is' if len(stages) == 1 else 'are'} as before")
 
 
 def drop(out: Path) -> None:

@@ -16,8 +16,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from mini_fsod import checkpoint, show
-from mini_fsod.config import STAGES, Config, from_file, parts
+from mini_fsod import checkpoint, console
+from mini_fsod.config.load import STAGES, Config, from_file, parts
 from mini_fsod.errors import UserError
 from mini_fsod.files import digest, is_file, is_folder, real, write_bytes, write_json
 from mini_fsod.locks import lock
@@ -177,7 +177,7 @@ def keep_edited(mine: Path, out: Path) -> None:
         if written is not None and is_file(pool) and digest(pool) != written:
             other = free_name(out, "pool-edited", ".json")
             pool.rename(other)
-            show.note(f"the former pool had been edited: it is kept as {other.name}")
+            console.note(f"the former pool had been edited: it is kept as {other.name}")
 
 
 def free_name(out: Path, name: str, ending: str = "") -> Path:

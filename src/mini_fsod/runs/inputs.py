@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from mini_fsod.config import Config
+from mini_fsod.config.load import Config
 from mini_fsod.files import digest, is_file, mode, real, write_json
 
 NAME = "inputs.json"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mini_fsod import show
-from mini_fsod.config import STAGES, Config
+from mini_fsod import console
+from mini_fsod.config.load import STAGES, Config
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_file
 from mini_fsod.runs import folder
@@ -35,11 +35,11 @@ def miner(run: Run) -> Path | None:
 
     place = run.out / f"round-{own.rounds - 1}"
     config = _of_round_before(run)
-    show.note(f"round {own.rounds - 1} of {own.rounds}, in {place}")
+    console.note(f"round {own.rounds - 1} of {own.rounds}, in {place}")
     again = folder.first_stale(place, config)
     wanted = STAGES[: STAGES.index("online") + 1]
     run_stages(config, place, again, wanted, "", run.device, run.team)
-    show.note(f"round {own.rounds} of {own.rounds}")
+    console.note(f"round {own.rounds} of {own.rounds}")
     return place / "online" / folder.CHECKPOINT
 
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import torch
 
-from mini_fsod import checkpoint, show
-from mini_fsod.config import Config
+from mini_fsod import checkpoint, console
+from mini_fsod.config.load import Config
+from mini_fsod.config.schema import Training
 from mini_fsod.data.dataset import Ints
 from mini_fsod.detector.model import Detector
-from mini_fsod.feed.batches import Schedule
 from mini_fsod.files import digest, write_json
-from mini_fsod.keys import Training
 from mini_fsod.labels import LabelMap
+from mini_fsod.loader.schedule import Schedule
 from mini_fsod.runs import folder
-from mini_fsod.runs.material import Material
+from mini_fsod.runs.data import Material
 from mini_fsod.train.distributed import Team, wait_for_all
 from mini_fsod.train.ema import Average
 from mini_fsod.train.loop import Feed, Recipe, Watch, train
@@ -76,7 +76,7 @@ class Run:
         prepared = time.perf_counter() - begun
         recipe = recipe_of(own, bf16)
         if self.team.leads:
-            show.note(f"{stage}: batches of {recipe.batch}, a rate of {recipe.rate:g}")
+            console.note(f"{stage}: batches of {recipe.batch}, a rate of {recipe.rate:g}")
         learned, trained = train(
             detector, losses, feed, recipe, place, stage, self.device, self.team, average, watch
         )

@@ -10,17 +10,17 @@ from typing import Any
 
 import torch
 
-from mini_fsod import checkpoint, show
-from mini_fsod.config import STAGES, Config, stages_of
+from mini_fsod import checkpoint, console
+from mini_fsod.config.load import STAGES, Config, stages_of
 from mini_fsod.device import torch_device
 from mini_fsod.errors import UserError, nearest
+from mini_fsod.mining.choose import mine, ready
+from mini_fsod.online.retrain import online
 from mini_fsod.runs import again, cleared, folder, inputs
 from mini_fsod.runs.base import base, checkpoint_of
-from mini_fsod.runs.mine import mine, ready
-from mini_fsod.runs.online import online
 from mini_fsod.runs.run import Run
-from mini_fsod.runs.transfer import fine_tune
-from mini_fsod.runs.tune import tune
+from mini_fsod.tfa.transfer import fine_tune
+from mini_fsod.tfa.tune import tune
 from mini_fsod.train.distributed import Team, own_device, team, wait_for_all
 
 LITTLE = 10.0  # bAP50 of a base detector that nothing can be mined with
@@ -67,7 +67,7 @@ def run(
         raise UserError(f"--from {first} lies behind --to {last}.", "Leave one of them out.")
     device = own_device(torch_device(config.device))
     with team(device) as together:
-        show.err.quiet = not together.leads
+        console.err.quiet = not together.leads
         try:
             if together.leads and not aside and (again.was_killed(out) or cleared.is_there(out)):
                 with folder.held(out):
@@ -76,7 +76,7 @@ def run(
             wait_for_all(together)
             return run_stages(config, out, first, wanted, command, device, together)
         finally:
-            show.err.quiet = False
+            console.err.quiet = False
 
 
 def run_stages(
@@ -93,7 +93,7 @@ def run_stages(
     todo = folder.to_do(out, first, wanted)
     folder.refuse_stale(out, config, first)
     if first != wanted[0] and inputs.annotations_changed(out, config.data.root):
-        show.note(
+        console.note(
             f"{config.data.root}: annotations are not those that this run began with; "
             f"--from {wanted[0]} trains on them"
         )
@@ -146,7 +146,7 @@ def _work(
 
     for stage in wanted:
         if stage not in todo:
-            show.note(f"{stage}: finished already")
+            console.note(f"{stage}: finished already")
             continue
         try:
             STAGE[stage](this)
@@ -157,7 +157,7 @@ def _work(
             results = written()
             _tell(stage, results["stages"][stage])
             for line in spoilt(stage, results["stages"]):
-                show.note(line)
+                console.note(line)
     if not together.leads:
         return {}
     return results or written()
@@ -166,7 +166,7 @@ def _work(
 def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{platform.machine()} CPU, {show.count(torch.get_num_threads(), 'thread')}"
+    return f"{platform.machine()} CPU, {console.count(torch.get_num_threads(), 'thread')}"
 
 
 def _tell(stage: str, figures: dict[str, Any]) -> None:
@@ -174,12 +174,12 @@ def _tell(stage: str, figures: dict[str, Any]) -> None:
     told = [f"{name} {figures[name]:.1f}" for name in known]
     if stage == "mine" and "kept" in figures:
         mined = figures["kept"] + figures.get("extra", {}).get("kept", 0)
-        told = [show.count(mined, "mined box")]
+        told = [console.count(mined, "mined box")]
     given = figures.get("checkpoint") or figures.get("given")
-    how = f"from {given}" if given else f"in {show.duration(figures['seconds'])}"
-    show.note(f"{stage}: {', '.join(told) or 'not scored'} {how}")
+    how = f"from {given}" if given else f"in {console.duration(figures['seconds'])}"
+    console.note(f"{stage}: {', '.join(told) or 'not scored'} {how}")
     if stage == "base" and figures.get("bAP50") is not None and figures["bAP50"] < LITTLE:
-        show.note(
+        console.note(
             "that is little: mining finds new classes by what the base detector has learnt. Train "
             "it longer (base.minutes or base.iterations), from pretrained weights "
             "(detector.weights), or on more pictures"

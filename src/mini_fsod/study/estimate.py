@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mini_fsod.study.plan import Unit
-from mini_fsod.study.work import is_done, results
+from mini_fsod.study.worker import is_done, results
 
 # seconds an iteration at batch 16 and 320 pixels, evaluation included: an order of magnitude
 ROUGH = {

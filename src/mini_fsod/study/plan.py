@@ -19,7 +19,7 @@ from mini_fsod.locks import lock
 from mini_fsod.study.studies import Row, Study
 
 if TYPE_CHECKING:
-    from mini_fsod.config import Config
+    from mini_fsod.config.load import Config
 
 Resolve = Callable[[str, Sequence[str]], "Config"]
 Parts = Callable[["Config", str], dict[str, Any]]
@@ -80,7 +80,7 @@ def plan(
 ) -> Plan:
     """All units of a study. Seed by seed, so that a whole table stands early.
 
-    `resolve`, `parts` and `stages_of` are those of mini_fsod.config, `stages` all in order.
+    `resolve`, `parts` and `stages_of` are those of mini_fsod.config.load, `stages` all in order.
     """
     units: dict[str, Unit] = {}
     configs: dict[str, Config] = {}

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mini_fsod import show
+from mini_fsod import console
 from mini_fsod.eval.seeds import interval95, mean
 from mini_fsod.files import write_bytes, write_json
 from mini_fsod.study import paper
 from mini_fsod.study.plan import Unit, what_matters
 from mini_fsod.study.studies import Study
-from mini_fsod.study.work import is_done, results
+from mini_fsod.study.worker import is_done, results
 
 Content = dict[str, Any]
 
@@ -234,7 +234,7 @@ def notes(content: Content, split: int | None) -> list[str]:
             said = ", ".join(f"{f} {figures[f]:.1f}" for f in known)
             lines.append(
                 f"Shared by the runs: {unit['name']}, {said}{', ' * bool(said)}"
-                f"{show.duration(unit['seconds'])}."
+                f"{console.duration(unit['seconds'])}."
             )
     source = content["source"].replace("{split}", str(split)).replace("{shots}", "K")
     sets = [f"{k}={v}" for k, v in content["sets"].items() if k != "data.root"]

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from mini_fsod import show
+from mini_fsod import console
 from mini_fsod.files import write_bytes
 from mini_fsod.train.step import is_loss
 
@@ -32,7 +32,7 @@ class Log:
             TextColumn("{task.completed:,}/{task.fields[of]}"),
             TimeElapsedColumn(),
             TextColumn("{task.fields[told]}"),
-            console=show.err,
+            console=console.err,
             transient=True,
         )
         self._task = self._bar.add_task(
@@ -44,8 +44,8 @@ class Log:
     def __enter__(self) -> Self:
         if self._start:
             of = "" if self._total is None else f" of {self._total:,}"
-            show.note(f"{self._title}: goes on behind iteration {self._start:,}{of}")
-        if show.err.is_terminal:
+            console.note(f"{self._title}: goes on behind iteration {self._start:,}{of}")
+        if console.err.is_terminal:
             self._stack.enter_context(self._bar)
         return self
 
@@ -82,12 +82,12 @@ class Log:
             self._tensorboard.flush()  # a killed run has shown all that it goes on from
         told = f"{speed:,.{0 if speed >= 10 else 1}f} img/s  loss {whole:.3f}"
         if left is not None:
-            told += f"  {show.duration(left)} left"
+            told += f"  {console.duration(left)} left"
         of = "?" if total is None else f"{total:,}"
         self._bar.update(self._task, completed=step, total=total, told=told, of=of)
-        if not show.err.is_terminal and time.monotonic() - self._spoken > show.LINE_SECONDS:
+        if not console.err.is_terminal and time.monotonic() - self._spoken > console.LINE_SECONDS:
             self._spoken = time.monotonic()
-            show.note(f"{self._title} {step:,}/{of}  {told}")
+            console.note(f"{self._title} {step:,}/{of}  {told}")
 
 
 def read(path: Path) -> list[dict[str, Any]]:

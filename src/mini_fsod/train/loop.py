@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from mini_fsod import show
+from mini_fsod import console
 from mini_fsod.errors import UserError
 from mini_fsod.train import state as states
 from mini_fsod.train.distributed import (
@@ -28,8 +28,8 @@ from mini_fsod.train.distributed import (
     told_by_leader,
 )
 from mini_fsod.train.ema import Average, warmed_decay
-from mini_fsod.train.health import refuse_nonfinite
 from mini_fsod.train.log import Log
+from mini_fsod.train.nonfinite import refuse_nonfinite
 from mini_fsod.train.schedule import fitting_iterations, may_settle, rate_at
 from mini_fsod.train.step import Inputs, Losses, Step, make_optimiser
 
@@ -142,7 +142,9 @@ def train(
             took = time.perf_counter() - started
             if took > SLOW and every == LOOK_ELSEWHERE and team.world == 1 and watch is None:
                 every = 1  # people, and a budget of minutes, would wait long for the first look
-                show.note(f"{title}: an iteration takes {show.duration(took)} here. {SMALLER}")
+                console.note(
+                    f"{title}: an iteration takes {console.duration(took)} here. {SMALLER}"
+                )
             ends = run.step == run.total
             if run.step % every and not ends:
                 continue

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mini_fsod.capture import Captured
+from mini_fsod.cuda_graph import Captured
 from mini_fsod.detector.batch import Targets, placed
 from mini_fsod.detector.model import Detector
-from mini_fsod.feed.resident import Batch
+from mini_fsod.loader.resident import Batch
 from mini_fsod.train.ema import Average
 
 Losses = Callable[..., dict[str, Tensor]]

@@ -1,0 +1,179 @@
+"""The balanced K-shot set: exactly K boxes of every class, the same on every machine."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from mini_fsod.data.dataset import Bools, Dataset, Floats, ImageId, Ints
+from mini_fsod.data.split import is_of, is_target
+from mini_fsod.data.subsets import shared
+from mini_fsod.errors import UserError
+from mini_fsod.labels import LabelMap
+
+
+@dataclass(frozen=True, slots=True)
+class Shots:
+    """The chosen boxes (indices into the data set's), class by class, and what was unusual."""
+
+    chosen: Mapping[str, list[int]]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def boxes(self) -> Ints:
+        return np.array(sorted(b for part in self.chosen.values() for b in part), dtype=np.int64)
+
+
+def in_order(own: ImageId) -> tuple[int, str]:
+    """Sort key of image ids: numbers by value, names by letter."""
+    return (own, "") if isinstance(own, int) else (0, own)
+
+
+def is_plain(data: Dataset) -> Bools:
+    """(B,) boxes with area that are not crowd, ignore or difficult."""
+    boxes = data.boxes
+    return data.boxes.sound & ~(boxes.crowd | boxes.ignore | boxes.difficult)
+
+
+def draw(
+    data: Dataset,
+    labels: LabelMap,
+    shots: int,
+    seed: int,
+    part: str | None = None,
+    whole: Dataset | None = None,
+) -> Shots:
+    """K plain boxes of every class, from as many images as there are.
+
+    The images of a class are put in an order that depends on seed and class alone, and give one box
+    each, round after round. So a sample of more shots holds the one of fewer, and a crowded picture
+    does not fill it alone. `part` is the image set that they come from, `whole` the data set that
+    has it, to say where there are boxes where these are too few.
+    """
+    plain = is_plain(data)
+    chosen, short = {}, {}
+    for name in labels.classes:
+        of_image: dict[ImageId, list[int]] = {}
+        label = data.classes.index(name) if name in data.classes else -1
+        for b in np.flatnonzero(plain & (data.boxes.label == label)).tolist():
+            of_image.setdefault(data.ids[int(data.boxes.image[b])], []).append(b)
+        count = sum(len(part) for part in of_image.values())
+        if count < shots:
+            short[name] = count
+            continue
+        rng = Random(f"{seed}/{name}")
+        # sorted, so that the order of records in the file does not matter
+        images = sorted(of_image, key=in_order)
+        rng.shuffle(images)
+        queues = [rng.sample(of_image[own], len(of_image[own])) for own in images]
+        rounds = max(len(q) for q in queues)
+        chosen[name] = [q[r] for r in range(rounds) for q in queues if r < len(q)][:shots]
+    if short:
+        raise _too_few(data, labels, shots, short, part, whole)
+    return Shots(chosen)
+
+
+def _too_few(
+    data: Dataset,
+    labels: LabelMap,
+    shots: int,
+    short: Mapping[str, int],
+    part: str | None,
+    whole: Dataset | None,
+) -> UserError:
+    """What there is too little of, where it was looked for, and where more of it lies."""
+    counts, more = [], False
+    for name, count in short.items():
+        others = {} if whole is None else elsewhere(whole, data, name)
+        told = ", ".join(f"{n:,} in {other}" for other, n in others.items())
+        counts.append(f'"{name}" has {count}' + (f" ({told})" if told else ""))
+        more |= bool(told)
+    what = f"Too few boxes for {shots} shot{'s' * (shots != 1)}: {', '.join(counts)}."
+    fix = (
+        "Ask for fewer shots, or annotate more. Crowd, ignore, difficult and empty boxes "
+        "do not count."
+    )
+    if part is not None:
+        what += f" They are drawn from {part}."
+    if more:
+        fix += (
+            " From another image set, if it is not the one that is scored: --subset, in a "
+            "configuration shots.subset."
+        )
+    if {*short} & {*labels.novel}:
+        fix += (
+            " Boxes of a new class may lie in a data set of their own: shots.file, in a "
+            "configuration."
+        )
+    return UserError(what, fix)
+
+
+def elsewhere(whole: Dataset, data: Dataset, name: str) -> dict[str, int]:
+    """Image set: its plain boxes of a class on pictures that `data` lacks; sets without are not."""
+    wanted = is_plain(whole) & is_of(whole, (name,)) & ~shared(whole, data)[whole.boxes.image]
+    boxes = np.bincount(whole.boxes.image[wanted], minlength=len(whole))
+    # VOC's years have sets of their own, "VOC2007/test", which are parts of the others
+    counts = {n: int(boxes[i].sum()) for n, i in whole.subsets.items() if "/" not in n}
+    return {n: count for n, count in counts.items() if count}
+
+
+def balanced_set(data: Dataset, shots: Shots) -> Dataset:
+    """The chosen boxes alone; an image chosen for several classes is one record with all of them.
+
+    Boxes that were not chosen are no annotations of the record.
+    """
+    only = data.with_boxes(data.boxes.take(shots.boxes))
+    return only.select(np.unique(only.boxes.image))
+
+
+def seen_sizes(data: Dataset, short: int, long: int) -> Floats:
+    """(B,) the root of each box's area where pictures have the side `short`, or at most `long`.
+
+    NaN where a picture's size is not known.
+    """
+    sizes = data.sizes[data.boxes.image]  # (B, 2)
+    known = np.asarray((sizes > 0).all(axis=1))
+    sides = np.sort(np.where(known[:, None], sizes, 1), axis=1)  # (B, 2) short, long
+    scale = np.minimum(short / sides[:, 0], long / sides[:, 1])
+    width, height = data.boxes.xywh[:, 2:].T
+    return np.where(known, np.sqrt(width) * np.sqrt(height) * scale, np.nan)
+
+
+def hard_to_see(
+    sample: Dataset, names: tuple[str, ...], short: int, long: int, least: float
+) -> list[str]:
+    """What to say of classes at least half of whose shots are seen below `least`, a line each."""
+    sample = sample.with_boxes(sample.boxes.take(is_target(sample)))
+    boxes, tiny = sample.boxes, seen_sizes(sample, short, long) < least
+    lines = []
+    for name in names:
+        own = np.flatnonzero(is_of(sample, (name,)))
+        found = own[tiny[own]].tolist()
+        if not found or 2 * len(found) < len(own):
+            continue
+        shown = ", ".join(
+            f"{sample.files[int(boxes.image[b])]} {boxes.xywh[b, 2]:.0f} x {boxes.xywh[b, 3]:.0f}"
+            for b in found[:3]
+        )
+        lines.append(
+            f"{name}: {len(found)} of {len(own)} shot{'s' * (len(own) != 1)} smaller than "
+            f"{least:.0f} pixels where the detector looks (in the picture: {shown}"
+            f"{', ...' * (len(found) > 3)}). Larger ones would teach and find more"
+        )
+    return lines
+
+
+def fingerprint(data: Dataset) -> str:
+    """SHA-256 of a sample: class, image and box of each, in an order that no tool can change."""
+    boxes = data.boxes
+    lines = sorted(
+        f"{data.classes[label]}\t{data.ids[image]}\t" + " ".join(f"{v:.2f}" for v in box)
+        for label, image, box in zip(
+            boxes.label.tolist(), boxes.image.tolist(), boxes.xywh.tolist(), strict=True
+        )
+    )
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

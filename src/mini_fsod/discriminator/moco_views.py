@@ -1,0 +1,125 @@
+"""The two views of each picture that MoCo v2 compares: crops, flips, colours, blur.
+
+protocol.md, section 3, "MoCo v2". As in `feed`, all chances are drawn on the host from the seed and
+the number of the batch, and the device works on the whole batch at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mini_fsod.data.dataset import Floats, Ints
+from mini_fsod.loader.augment import JITTER, P_BLUR, P_GREY, P_JITTER, SIGMA, recoloured
+from mini_fsod.loader.resident import upload
+from mini_fsod.loader.schedule import Plan, random_words, uniform
+
+# First words of the keys of random numbers, beyond those of feed.batches
+CROPS, COLOURS = 64, 65
+
+RATIO = (3 / 4, 4 / 3)  # width to height
+
+
+@dataclass(frozen=True, slots=True)
+class Crops:
+    """What is compared: first a window of the picture is drawn, then both views from the window.
+
+    Shares of the area, drawn evenly in their logarithm. Windows as large as objects are make
+    features of what is in a box; the whole picture as window and views of 0.2 to 1 are MoCo v2's.
+    """
+
+    window: tuple[float, float] | None  # None: the picture is the window
+    view: tuple[float, float]
+
+
+WINDOWS = Crops((0.04, 1.0), (0.5, 1.0))
+WHOLE = Crops(None, (0.2, 1.0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Colours:
+    """What happens to the colours of n views."""
+
+    order: tuple[int, ...]  # of brightness, contrast, saturation, hue: one order for the batch
+    strength: Floats  # (n, 4) of these; 1, 1, 1, 0 change nothing
+    grey: Floats  # (n,) 1 or 0
+    sigma: Floats  # (n,) of the blur; 0: none
+
+
+def draw_crops(plan: Plan, held: Ints, size: int, crops: Crops, flip: bool, seed: int) -> Plan:
+    """The b pictures of a plan, each cropped twice to size x size: 2 b images, one view of each
+    first. held (I, 2) are the heights and widths that the pictures are held at.
+    """
+    b = len(plan.images)
+    u = uniform(random_words(14 * b, seed, CROPS, plan.step))
+    images = np.tile(plan.images, 2)
+    corner, window = np.zeros((b, 2)), held[plan.images].astype(np.float64)
+    if crops.window is not None:
+        corner, window = draw_part(window, crops.window, u[: 4 * b].reshape(b, 4))
+    within, sides = draw_part(
+        np.tile(window, (2, 1)), crops.view, u[4 * b : 12 * b].reshape(2 * b, 4)
+    )
+    corner = np.tile(corner, (2, 1)) + within
+    # the whole picture at the view's scale, of which the view is a window
+    scaled = np.maximum(np.rint(held[images] * size / sides), size).astype(np.int64)
+    shift = np.minimum(np.rint(corner * size / sides).astype(np.int64), scaled - size)
+    return replace(
+        plan,
+        images=images,
+        canvas=(size, size),
+        sizes=np.full((2 * b, 2), size),
+        scaled=scaled,
+        shift=shift,
+        flip=(u[12 * b :] < 0.5) & flip,
+        batch=2 * b,
+        count=2 * b,
+    )
+
+
+def draw_part(sizes: Ints | Floats, share: tuple[float, float], u: Floats) -> tuple[Floats, Floats]:
+    """(n, 2) upper left corner and (n, 2) height and width of a random part of images (n, 2).
+
+    Its share of the area and the ratio of its sides are even in their logarithms; a side longer
+    than the image's is cut to it. u (n, 4) in [0, 1).
+    """
+
+    def between(limits: tuple[float, float], chance: Floats) -> Floats:
+        low, high = np.log(limits)
+        drawn: Floats = np.exp(low + (high - low) * chance)
+        return drawn
+
+    area = sizes.prod(1) * between(share, u[:, 0])
+    ratio = between(RATIO, u[:, 1])
+    sides = np.stack([np.sqrt(area / ratio), np.sqrt(area * ratio)], axis=1)
+    sides = np.clip(sides, 1.0, sizes)
+    return u[:, 2:] * (sizes - sides), sides
+
+
+def draw_colours(plan: Plan, seed: int) -> Colours:
+    """MoCo v2's colour jitter, grey and blur for the images of a plan."""
+    n = len(plan.images)
+    words = random_words(4 + 8 * n, seed, COLOURS, plan.step)
+    u = uniform(words[4:]).reshape(n, 8)
+    neutral = np.array([1.0, 1.0, 1.0, 0.0])
+    jittered = neutral + (2 * u[:, :4] - 1) * np.array(JITTER)
+    return Colours(
+        order=tuple(np.argsort(words[:4], kind="stable").tolist()),
+        strength=np.where(u[:, 4:5] < P_JITTER, jittered, neutral),
+        grey=(u[:, 5] < P_GREY).astype(np.float64),
+        sigma=np.where(u[:, 6] < P_BLUR, SIGMA[0] + (SIGMA[1] - SIGMA[0]) * u[:, 7], 0.0),
+    )
+
+
+def coloured(images: Tensor, sizes: Tensor, colours: Colours) -> Tensor:
+    """Images (n, 3, S, S) uint8 in other colours; sizes (n, 2) are S, S."""
+    columns = [colours.strength.T, colours.grey, colours.sigma]
+    sent = upload(np.vstack(columns).astype(np.float32), images.device)
+    view = images.permute(0, 2, 1, 3).to(torch.float32, memory_format=torch.contiguous_format)
+    view /= 255  # (n, S, 3, S), the layout of feed.views
+    inside = torch.ones_like(view[:, :, 0], dtype=torch.bool)
+    view = recoloured(view, colours.order, sent, inside, sizes)
+    shown = (view * 255).round().to(torch.uint8)
+    return shown.permute(0, 2, 1, 3).contiguous(memory_format=torch.channels_last)

@@ -1,0 +1,61 @@
+"""A detector over a whole data set: every image once, detections in the pictures' own pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from mini_fsod.cuda_graph import Captured
+from mini_fsod.detector.batch import Detections
+from mini_fsod.detector.model import Detector
+from mini_fsod.eval import detections as scored
+from mini_fsod.loader.resident import Batch, to_picture
+from mini_fsod.loader.schedule import Plan
+
+
+def detect_all(
+    detector: Detector,
+    batches: Callable[[Iterable[Plan]], Iterator[Batch]],
+    plans: Sequence[Plan],
+    device: torch.device,
+    bf16: bool,
+) -> scored.Detections:
+    """Detections of the images of `plans` (`batches.each_once`), labels in the detector's order.
+
+    `batches` is that of `Resident` or `Stream`. Nothing is fetched before the last batch was sent
+    off. Batches for which a fixed size was too small for the exact answer are done again, waiting.
+    """
+
+    def run(images: Tensor, sizes: Tensor, exact: bool = False) -> Detections:
+        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            return detector.detect(images, sizes, exact=exact)
+
+    detector.eval()
+    captured = Captured(run, device)
+    parts, exact = [], []
+    for batch in batches(plans):
+        found = captured(batch.images, batch.sizes)
+        parts.append(_meant(found, batch))
+        exact.append(found.exact.all())
+    again = (~torch.stack(exact)).nonzero().flatten().tolist()
+    for n, batch in zip(again, batches([plans[n] for n in again]), strict=True):
+        parts[n] = _meant(run(batch.images, batch.sizes, exact=True), batch)
+    image, label, boxes, score = (torch.cat(column).cpu() for column in zip(*parts, strict=True))
+    real = score > 0
+    xywh = torch.cat((boxes[:, :2], boxes[:, 2:] - boxes[:, :2]), dim=1).double()
+    return scored.Detections.of(image[real], label[real], xywh[real], score[real].double())
+
+
+def _meant(found: Detections, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(N,) image, label, (N, 4) box, (N,) score of the images that are meant; score 0 is padding.
+
+    Copies: what a captured function returns is overwritten by its next call.
+    """
+    count = batch.plan.count
+    image = batch.index[:, None].expand_as(found.labels)
+    boxes = to_picture(found.boxes, batch)
+    columns = (image, found.labels, boxes, found.scores * found.valid)
+    image, label, boxes, score = (c[:count].flatten(0, 1).clone() for c in columns)
+    return image, label, boxes, score

@@ -1,0 +1,250 @@
+"""The strong view of a batch: colours, blur and erasings on top of the weak view's geometry.
+
+The weak view is the batch itself (flip and scale). protocol.md, section 3, "weak, strong views":
+Unbiased Teacher's list. All chances are drawn on the host from (seed, step) alone, for the global
+batch: a resumed run and any number of ranks see the same views. The device works on the whole
+batch, without loops over images and without waiting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mini_fsod.data.dataset import Floats, Ints
+from mini_fsod.loader.resident import upload
+from mini_fsod.loader.schedule import STRONG, Plan, random_words, uniform
+
+JITTER = (0.4, 0.4, 0.4, 0.1)  # most change of brightness, contrast, saturation; of hue, in turns
+P_JITTER, P_GREY, P_BLUR = 0.8, 0.2, 0.5
+SIGMA = (0.1, 2.0)
+RADIUS = 6  # three times the largest sigma
+# (chance, least and most share of the image's area, least and most height to width)
+ERASINGS = ((0.7, 0.05, 0.2, 0.3, 3.3), (0.5, 0.02, 0.2, 0.1, 6.0), (0.3, 0.02, 0.2, 0.05, 8.0))
+TRIES = 10  # rectangles drawn until one fits, as in torchvision's RandomErasing
+
+GREY = (0.2989, 0.587, 0.114)  # ITU-R 601, rounded as in torchvision
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StrongDraw:
+    """The chances of one batch of b images."""
+
+    order: tuple[int, ...]  # of brightness, contrast, saturation, hue: one order for the batch
+    colour: Floats  # (b, 4) their strengths; 1, 1, 1, 0 change nothing
+    grey: Floats  # (b,) 1 or 0
+    sigma: Floats  # (b,) of the blur; 0: none
+    erase: Ints  # (b, 3, 4) top, left, height, width; height 0: none
+    noise: Ints  # (b,) key of the noise, below 2^24
+
+
+def draw_strong(seed: int, plan: Plan) -> StrongDraw:
+    """What to do to the plan's images. The order of colour operations is drawn once a batch."""
+    each = 9 + len(ERASINGS) * (1 + 4 * TRIES)
+    words = random_words(4 + plan.batch * each, seed, STRONG, plan.step)
+    order = tuple(np.argsort(words[:4], kind="stable").tolist())
+    mine = words[4:].reshape(plan.batch, each)[plan.first : plan.first + len(plan.images)]
+    u = uniform(mine)
+    span = np.array(JITTER)
+    neutral = np.array([1.0, 1.0, 1.0, 0.0])
+    colour = np.where(u[:, :1] < P_JITTER, neutral + (2 * u[:, 1:5] - 1) * span, neutral)
+    sigma = np.where(u[:, 6] < P_BLUR, SIGMA[0] + (SIGMA[1] - SIGMA[0]) * u[:, 7], 0.0)
+    chances = u[:, 9:].reshape(len(u), len(ERASINGS), 1 + 4 * TRIES)
+    return StrongDraw(
+        order=order,
+        colour=colour,
+        grey=(u[:, 5] < P_GREY).astype(np.float64),
+        sigma=sigma,
+        erase=np.stack(
+            [_rectangle(plan.sizes, chances[:, k], *e) for k, e in enumerate(ERASINGS)], axis=1
+        ),
+        noise=(mine[:, 8] >> np.uint64(40)).astype(np.int64),
+    )
+
+
+def _rectangle(
+    sizes: Ints, u: Floats, chance: float, small: float, large: float, flat: float, tall: float
+) -> Ints:
+    """(b, 4) top, left, height, width of a random rectangle: the first of the tries that fits.
+
+    As torchvision's RandomErasing: the area's share is uniform, the ratio of the sides uniform in
+    its logarithm. Height 0 where chance says no or no try fits.
+    """
+    height, width = sizes[:, :1], sizes[:, 1:]
+    tries = u[:, 1:].reshape(len(u), 4, TRIES)
+    area = height * width * (small + (large - small) * tries[:, 0])
+    ratio = np.exp(np.log(flat) + (np.log(tall) - np.log(flat)) * tries[:, 1])
+    h, w = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))
+    top = np.floor(tries[:, 2] * (height - h + 1))
+    left = np.floor(tries[:, 3] * (width - w + 1))
+    fits = (h >= 1) & (w >= 1) & (h < height) & (w < width)  # (b, TRIES)
+    drawn = np.stack([top, left, h, w], -1).astype(np.int64)
+    taken: Ints = drawn[np.arange(len(u)), fits.argmax(1)]
+    taken[~fits.any(1) | (u[:, 0] >= chance)] = 0
+    return taken
+
+
+def strong_view(images: Tensor, sizes: Tensor, draw: StrongDraw) -> Tensor:
+    """The strong view (B, 3, H, W) uint8 of a weak one; sizes (B, 2) height, width of each image.
+
+    What lies around an image on the canvas stays as it is.
+    """
+    draws = upload(laid_out(draw), images.device)
+    if images.is_cuda:
+        from mini_fsod.kernels import augment as kernels  # Triton is there where CUDA is
+
+        return kernels.strong_view(images, sizes, draws, RADIUS)
+    return plain_view(images, sizes, draws, draw.order)
+
+
+def laid_out(draw: StrongDraw) -> NDArray[np.float32]:
+    """A batch's chances as rows (23, b): colour, grey, sigma, noise, erasings, the order."""
+    b = len(draw.grey)
+    order = np.tile(draw.order, (b, 1)).T
+    rows = [draw.colour.T, draw.grey, draw.sigma, draw.noise, draw.erase.reshape(b, -1).T, order]
+    return np.vstack(rows).astype(np.float32)
+
+
+def plain_view(images: Tensor, sizes: Tensor, draws: Tensor, order: tuple[int, ...]) -> Tensor:
+    """What `kernels.views.strong_view` does, off CUDA; draws (23, B) as `laid_out` gives them."""
+    b, _, height, width = images.shape
+    y = torch.arange(height, device=images.device)
+    x = torch.arange(width, device=images.device)
+    inside = (y < sizes[:, :1])[:, :, None] & (x < sizes[:, 1:])[:, None, :]  # (B, H, W)
+
+    # channels between rows and columns: both passes of the blur are then plain matrix products
+    view = images.permute(0, 2, 1, 3).to(torch.float32, memory_format=torch.contiguous_format)
+    view /= 255  # (B, H, 3, W)
+    view = recoloured(view, order, draws[:6], inside, sizes)
+
+    shown = (view * 255).round().to(torch.uint8)
+    erased = erase_mask(draws[7:19].T.reshape(b, -1, 4), y, x)
+    shown = torch.where(erased[:, :, None], noise(draws[6].long(), height, width), shown)
+    shown = torch.where(inside[:, :, None], shown, images.permute(0, 2, 1, 3))
+    return shown.permute(0, 2, 1, 3).contiguous(memory_format=torch.channels_last)
+
+
+def recoloured(
+    view: Tensor, order: tuple[int, ...], strengths: Tensor, inside: Tensor, sizes: Tensor
+) -> Tensor:
+    """Views (B, H, 3, W) in 0..1 jittered in this order, made grey, blurred.
+
+    strengths (6, B): brightness, contrast, saturation, hue, grey (1 or 0), sigma of the blur.
+    """
+    for operation in order:
+        strength = strengths[operation][:, None, None, None]
+        if operation == 0:
+            view = brightness(view, strength)
+        elif operation == 1:
+            view = contrast(view, strength, inside, sizes)
+        elif operation == 2:
+            view = saturation(view, strength)
+        else:
+            view = hue(view, strength)
+    view = saturation(view, 1 - strengths[4][:, None, None, None])  # grey: no saturation is left
+    return blur(view, strengths[5], sizes)
+
+
+def _luma(view: Tensor) -> Tensor:
+    """(B, H, 1, W) the brightness of (B, H, 3, W)."""
+    red, green, blue = view.unbind(2)
+    return (GREY[0] * red + GREY[1] * green + GREY[2] * blue)[:, :, None]
+
+
+def brightness(view: Tensor, factor: Tensor) -> Tensor:
+    """view (B, H, 3, W) in 0..1, factor (B, 1, 1, 1): torchvision's adjust_brightness."""
+    return (view * factor).clamp(0, 1)
+
+
+def contrast(view: Tensor, factor: Tensor, inside: Tensor, sizes: Tensor) -> Tensor:
+    """Away from the image's mean brightness, taken over its own area, inside (B, H, W) true."""
+    own = (_luma(view) * inside[:, :, None]).sum((1, 2, 3), keepdim=True)
+    mean = own / sizes.prod(1)[:, None, None, None]
+    return (mean + (view - mean) * factor).clamp(0, 1)
+
+
+def saturation(view: Tensor, factor: Tensor) -> Tensor:
+    """Away from each pixel's grey: torchvision's adjust_saturation."""
+    grey = _luma(view)
+    return (grey + (view - grey) * factor).clamp(0, 1)
+
+
+def hue(view: Tensor, turn: Tensor) -> Tensor:
+    """The hue of HSV turned by `turn` (B, 1, 1, 1) of a full circle: torchvision's adjust_hue."""
+    red, green, blue = view.unbind(2)
+    value = view.amax(2)
+    chroma = value - view.amin(2)
+    safe = torch.where(chroma > 0, chroma, 1)
+    sixth = torch.where(
+        value == red,
+        (green - blue) / safe,
+        torch.where(value == green, 2 + (blue - red) / safe, 4 + (red - green) / safe),
+    )
+    sixth = sixth + 6 * turn[:, :, 0]
+    # HSV to RGB in one formula: channel n loses chroma by its distance from the hue
+    channel = 5 - 2 * torch.arange(3, device=view.device)[:, None]
+    away = (channel + sixth[:, :, None]) % 6
+    return value[:, :, None] - chroma[:, :, None] * torch.minimum(away, 4 - away).clamp(0, 1)
+
+
+def blur(view: Tensor, sigma: Tensor, sizes: Tensor) -> Tensor:
+    """Gaussian blur of (B, H, 3, W) by sigma (B,), mirrored at each image's own edge."""
+    b, height, _, width = view.shape
+    down = blur_matrix(sigma, sizes[:, 0], height)
+    along = blur_matrix(sigma, sizes[:, 1], width)
+    with torch.autocast(view.device.type, enabled=False):  # bf16 keeps too few bits of a colour
+        view = torch.bmm(down, view.view(b, height, 3 * width))
+        view = torch.bmm(view.view(b, 3 * height, width), along.mT)
+    return view.view(b, height, 3, width)
+
+
+def blur_matrix(sigma: Tensor, length: Tensor, n: int) -> Tensor:
+    """(B, n, n) whose product with a line of n numbers blurs its first `length` ones.
+
+    Entry (i, j) is the weight of j at i: of j itself and of its mirror images beyond both ends
+    (-j and 2 (length - 1) - j). Taps end at RADIUS. sigma 0 gives the identity.
+    """
+    tap = torch.arange(RADIUS + 2, device=sigma.device)
+    bell = torch.exp(-tap.square() / (2 * torch.where(sigma > 0, sigma, 1).square()[:, None]))
+    bell = torch.where(tap <= RADIUS, bell, 0)  # (B, RADIUS + 2): the last stands for farther ones
+
+    i = torch.arange(n, device=sigma.device)[:, None]
+    j = torch.arange(n, device=sigma.device)[None]
+    far = torch.full_like(i, RADIUS + 1)
+    near = (i - j).abs().clamp(max=RADIUS + 1)
+    before = torch.where(j >= 1, i + j, far).clamp(max=RADIUS + 1)
+    both = bell[:, near] + bell[:, before]  # (B, n, n)
+    last = (length - 1)[:, None, None]
+    after = torch.where(j < last, (i + j - 2 * last).abs(), far).clamp(max=RADIUS + 1)
+    matrix = both + bell.gather(1, after.flatten(1)).view_as(both)
+    matrix = torch.where(j <= last, matrix, 0)
+    matrix = matrix / matrix.sum(-1, keepdim=True).clamp(min=1e-6)  # rows beyond the image are 0
+    return torch.where((sigma > 0)[:, None, None], matrix, (i == j).to(matrix.dtype))
+
+
+def erase_mask(rectangles: Tensor, y: Tensor, x: Tensor) -> Tensor:
+    """(B, H, W) where one of the rectangles (B, R, 4: top, left, height, width) lies."""
+    top, left, height, width = rectangles[..., None].unbind(2)  # (B, R, 1)
+    rows = (y >= top) & (y < top + height)  # (B, R, H)
+    columns = (x >= left) & (x < left + width)  # (B, R, W)
+    return (rows[..., None] & columns[:, :, None, :]).any(1)
+
+
+def noise(key: Tensor, height: int, width: int) -> Tensor:
+    """(B, H, 3, W) uniform random bytes, a hash of the key (B,) and the pixel's place.
+
+    Unbiased Teacher's normal noise becomes nearly uniform too, when it is wrapped to bytes. No
+    generator: the same on every device. Two rounds of multiply and shift; factors below 2^31 keep
+    the product of 32 bits within int64.
+    """
+    place = torch.arange(height * width, device=key.device).view(height, width)
+    bits = (place + 256 * key[:, None, None]) & 0xFFFFFFFF
+    bits = ((bits ^ (bits >> 16)) * 0x21F0AAAD) & 0xFFFFFFFF
+    bits = ((bits ^ (bits >> 15)) * 0x735A2D97) & 0xFFFFFFFF
+    bits = bits ^ (bits >> 15)
+    channel = 8 * torch.arange(3, device=key.device)[:, None]
+    return (bits[:, :, None] >> channel).to(torch.uint8)  # the lowest byte of each

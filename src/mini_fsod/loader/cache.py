@@ -1,0 +1,205 @@
+"""Decoded pictures on disk, memory-mapped: the second start of a run decodes nothing.
+
+A cache is a folder `pictures-KEY` with `pixels.bin` (RGB bytes of one picture after another),
+`sizes.npy` (their kept and own heights and widths) and `about.json` (for people). The key is a hash
+of the files' names, lengths and times and of how they are decoded, so a changed picture finds no
+cache. The folder is written under another name and renamed when whole.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import PIL
+
+from mini_fsod import console
+from mini_fsod.data.dataset import Dataset, Ints
+from mini_fsod.data.pictures import PictureError, drawn_size, look_at
+from mini_fsod.errors import UserError
+from mini_fsod.loader.decode import DECODE_VERSION, Bytes, Job, cores, decode_to_file, worker_pool
+from mini_fsod.loader.schedule import reduced
+
+Progress = Callable[[int, int], None]  # pictures done, of how many
+
+JOBS_AT_ONCE = 32  # pictures a worker takes at a time
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pictures:
+    """Decoded pictures in one flat buffer."""
+
+    files: tuple[str, ...]  # as in Dataset.files
+    pixels: Bytes  # (N,) RGB bytes of all pictures, row by row
+    offset: Ints  # (I,) first byte of each picture
+    kept: Ints  # (I, 2) height, width in the buffer
+    own: Ints  # (I, 2) height, width of the picture itself, which boxes refer to
+
+    def take(self, files: Sequence[str]) -> Pictures:
+        """These pictures, in this order, in the same buffer: a subset needs no cache of its own."""
+        place = {name: i for i, name in enumerate(self.files)}
+        missing = [name for name in files if name not in place]
+        if missing:
+            raise UserError(
+                f"{missing[0]} is not among the decoded pictures.",
+                "Decode the whole data set, then take parts of it.",
+            )
+        chosen = np.array([place[name] for name in files], dtype=np.int64)
+        return Pictures(
+            tuple(files), self.pixels, self.offset[chosen], self.kept[chosen], self.own[chosen]
+        )
+
+
+def default_folder() -> Path:
+    """Where caches lie unless somebody says otherwise."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mini"
+
+
+def own_sizes(data: Dataset) -> Ints:
+    """(I, 2) height and width of each picture: as declared, else from the picture's header."""
+    sizes = data.sizes[:, ::-1].copy()
+    unknown = np.flatnonzero((sizes < 1).any(axis=1))
+    paths = [data.path(i) for i in unknown.tolist()]
+    for i, path, seen in zip(unknown, paths, look_at(paths), strict=True):
+        if isinstance(seen, PictureError):
+            raise UserError(f"{path}: {seen.what}.", "`mini check DATA` lists all such pictures.")
+        sizes[i] = drawn_size(*seen)[::-1]
+    return sizes
+
+
+def cached_pictures(
+    data: Dataset,
+    folder: Path,
+    short: int,
+    long: int,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Pictures:
+    """The data set's pictures from the cache in `folder`, decoded into it first where needed.
+
+    Pictures are kept with a short side of at most `short` and a long one of at most `long`, the
+    largest that training asks for. Processes that ask for the same cache wait for the one that
+    writes it. Old caches are not removed: any `pictures-*` folder may be deleted at any time.
+    """
+    if len(data) == 0:
+        raise UserError(f"{data.root}: there are no pictures to decode.", "Choose other images.")
+    place = folder / f"pictures-{_key(data, short, long)}"
+    if not place.exists():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"{folder}: decoded pictures cannot be kept there ({error.strerror}).",
+                "Name another folder, data.cache or --cache.",
+            ) from None
+        with _lock(place.with_suffix(".lock")):
+            if not place.exists():
+                _write(data, place, short, long, workers or cores(), progress)
+    return _open(data, place)
+
+
+def _key(data: Dataset, short: int, long: int) -> str:
+    settings = [DECODE_VERSION, PIL.__version__, short, long]
+    digest = hashlib.sha256(json.dumps(settings).encode())
+    for i, name in enumerate(data.files):
+        try:
+            stat = data.path(i).stat()
+        except OSError as error:
+            raise UserError(
+                f"{data.path(i)}: the picture cannot be read ({error.strerror}).",
+                "Put it there or remove the image.",
+            ) from None
+        declared = data.sizes[i].tolist()
+        digest.update(json.dumps([name, stat.st_size, stat.st_mtime_ns, declared]).encode())
+    return digest.hexdigest()[:20]
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Only one process at a time. The lock ends with its process, however that ends."""
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _write(
+    data: Dataset, place: Path, short: int, long: int, workers: int, progress: Progress | None
+) -> None:
+    own = own_sizes(data)
+    kept = reduced(own, short, long)
+    offset, total = _offsets(kept)
+    free = shutil.disk_usage(place.parent).free
+    if total > free:
+        raise UserError(
+            f"{place.parent}: the decoded pictures take {console.size(total)}, but only "
+            f"{console.size(free)} are free there.",
+            "Free some space, or choose another folder for the cache; a run can do without one "
+            "(data.feed: stream).",
+        )
+    part = place.with_suffix(".part")
+    shutil.rmtree(part, ignore_errors=True)  # of a writer that was killed: we hold its lock
+    try:
+        part.mkdir()
+        pixels = part / "pixels.bin"
+        with pixels.open("wb") as target:
+            target.truncate(total)
+        jobs = [
+            Job(str(data.path(i)), (height, width), start)
+            for i, ((height, width), start) in enumerate(
+                zip(own.tolist(), offset.tolist(), strict=True)
+            )
+        ]
+        done = 0
+        with worker_pool(workers) as pool:
+            waiting = [
+                pool.submit(decode_to_file, str(pixels), jobs[n : n + JOBS_AT_ONCE], short, long)
+                for n in range(0, len(jobs), JOBS_AT_ONCE)
+            ]
+            for future in as_completed(waiting):
+                done += future.result()
+                if progress:
+                    progress(done, len(jobs))
+        np.save(part / "sizes.npy", np.concatenate([kept, own], axis=1))
+        about = {"root": str(data.root), "pictures": len(jobs), "short": short, "long": long}
+        (part / "about.json").write_text(json.dumps(about) + "\n")
+        with pixels.open("rb") as target:
+            os.fsync(target.fileno())  # else a power cut could leave the name without the bytes
+        part.rename(place)
+    except OSError as error:
+        raise UserError(
+            f"{place.parent}: the decoded pictures cannot be written ({error.strerror}).",
+            "Choose another folder for the cache.",
+        ) from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _offsets(kept: Ints) -> tuple[Ints, int]:
+    """(I,) first byte of each picture, and the length of all."""
+    ends = np.cumsum(3 * kept.prod(axis=1))
+    return np.concatenate([[0], ends[:-1]]).astype(np.int64), int(ends[-1])
+
+
+def _open(data: Dataset, place: Path) -> Pictures:
+    broken = UserError(f"{place}: not a whole cache of decoded pictures.", "Delete that folder.")
+    try:
+        sizes = np.load(place / "sizes.npy")
+        length = (place / "pixels.bin").stat().st_size
+    except (OSError, ValueError):
+        raise broken from None
+    kept, own = sizes[:, :2], sizes[:, 2:]
+    offset, total = _offsets(kept)
+    if len(sizes) != len(data) or length != total:
+        raise broken
+    # "c": pages are this process's own when written to, so torch may share them without a copy
+    pixels = np.memmap(place / "pixels.bin", dtype=np.uint8, mode="c")
+    return Pictures(data.files, pixels, offset, kept, own)

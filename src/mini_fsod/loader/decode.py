@@ -1,0 +1,170 @@
+"""From a picture's file to RGB bytes, and the processes that do it for many pictures.
+
+No torch here: a worker process imports this module alone and starts in a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing.connection import wait
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from PIL import AvifImagePlugin, Image, UnidentifiedImageError
+
+from mini_fsod.data.pictures import MOST_PIXELS, QUARTER_TURNS, turn_of
+from mini_fsod.errors import UserError
+from mini_fsod.loader.schedule import reduced
+
+Bytes = npt.NDArray[np.uint8]
+
+# Part of every cache's name: count up when the same file gives other bytes than before
+DECODE_VERSION = 2
+
+
+class Job(NamedTuple):
+    """One picture for a worker, and where its bytes go."""
+
+    path: str
+    size: tuple[int, int]  # height, width the data set speaks of
+    offset: int  # of its first byte in the file or block of shared memory
+
+
+def decode(path: Path, short: int, long: int, size: tuple[int, int] | None = None) -> Bytes:
+    """The picture as (H, W, 3) RGB bytes, reduced to a short side of `short`, a long one of `long`.
+
+    A smaller picture keeps its size. Reducing is Pillow's bilinear filter over the whole area.
+    - EXIF orientation: the picture is turned as viewers show it, for on that boxes are drawn,
+      unless `size`, the declared (height, width), fits it only as it is stored.
+    - Transparent parts are shown on white; what lies under them is seen by nobody who draws boxes.
+    - 16-bit grey keeps its upper eight bits; CMYK and palettes go through Pillow's RGB; of an
+      animation the first frame is taken. Floating-point pictures have no agreed range: an error.
+    """
+    try:
+        with Image.open(path) as picture:
+            if picture.width * picture.height > MOST_PIXELS:
+                raise UserError(
+                    f"{path}: more than {MOST_PIXELS // 10**6} million pixels.",
+                    "Make the picture smaller.",
+                )
+            stored = (picture.height, picture.width)
+            turn = turn_of(picture)
+            if turn in QUARTER_TURNS and size == stored != stored[::-1]:
+                turn = None
+            seen = stored[::-1] if turn in QUARTER_TURNS else stored
+            if size is not None and size != seen:
+                raise UserError(
+                    f"{path}: declared {size[1]} x {size[0]}, but the picture is "
+                    f"{stored[1]} x {stored[0]}.",
+                    "State the picture's own size; its boxes may be off too.",
+                )
+            height, width = reduced(np.array(stored), short, long).tolist()
+            # JPEG halves cheaply while it decodes; the last halving is left to the better filter
+            picture.draft(None, (2 * width, 2 * height))
+            rgb = _to_rgb(path, picture)
+            if rgb.size != (width, height):
+                rgb = rgb.resize((width, height), Image.Resampling.BILINEAR)
+            if turn is not None:
+                rgb = rgb.transpose(turn)
+            return np.asarray(rgb)
+    except UserError:
+        raise
+    except FileNotFoundError:
+        raise UserError(f"{path}: the picture does not exist.", "Put it there.") from None
+    except UnidentifiedImageError:
+        raise UserError(f"{path}: not a picture that can be read.", "Save it again.") from None
+    except Exception as error:  # decoders raise what they like on damaged files
+        raise UserError(
+            f"{path}: cannot be decoded ({error}).", "Fetch the picture again or remove the image."
+        ) from None
+
+
+def _to_rgb(path: Path, picture: Image.Image) -> Image.Image:
+    """RGB of eight bits from whatever mode the file has."""
+    if picture.mode == "F":
+        raise UserError(
+            f"{path}: a floating-point picture has no agreed range of brightness.",
+            "Save it with 8 or 16 bits.",
+        )
+    if picture.mode == "I" or picture.mode.startswith("I;16"):
+        deep = np.clip(np.asarray(picture).astype(np.int64), 0, 65535)
+        return Image.fromarray((deep >> 8).astype(np.uint8)).convert("RGB")
+    if picture.has_transparency_data:
+        layer = picture.convert("RGBA")
+        white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, layer).convert("RGB")
+    return picture.convert("RGB")
+
+
+def decode_to_file(file: str, jobs: Sequence[Job], short: int, long: int) -> int:
+    """Worker: decode these pictures into their places in a file; their number."""
+    with Path(file).open("r+b") as target:
+        for job in jobs:
+            target.seek(job.offset)
+            target.write(decode(Path(job.path), short, long, job.size).tobytes())
+    return len(jobs)
+
+
+def decode_to_memory(block: str, jobs: Sequence[Job], short: int, long: int) -> None:
+    """Worker: decode these pictures into their places in a block of shared memory."""
+    memory = SharedMemory(block)
+    try:
+        for job in jobs:
+            pixels = decode(Path(job.path), short, long, job.size)
+            np.ndarray(pixels.shape, np.uint8, memory.buf, job.offset)[:] = pixels
+    finally:
+        memory.close()
+
+
+def cores() -> int:
+    """The number of processor cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux has it, macOS has not
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+@contextmanager
+def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes for the functions above; they end with the block, what still waits is cancelled.
+
+    They come from a fork server, not from this process: a fork of a process with threads and a
+    GPU is a gamble.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    pool = ProcessPoolExecutor(workers, context, initializer=_start_worker)
+    try:
+        yield pool
+    except BrokenProcessPool:
+        raise UserError(
+            "A process that decodes pictures was ended from outside or could not start.",
+            "Often memory ran out: take fewer workers. A script of your own that trains needs "
+            '`if __name__ == "__main__":` around its calls.',
+        ) from None
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _start_worker() -> None:
+    # Ctrl-C reaches the whole group; the parent ends its workers in its own order
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # one thread a picture: there is a process for every core already
+    AvifImagePlugin.DEFAULT_MAX_THREADS = 1
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed cannot end its workers: they watch it."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

@@ -1,0 +1,289 @@
+"""`mini check` on what people really have: odd names, odd places, everything wrong at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import tiny
+from runs import small
+
+ODD = ["[red]bird", "[/bold]", ":car:"]
+
+
+def odd_coco() -> dict:
+    content = tiny.coco()
+    for category, name in zip(content["categories"], ODD, strict=True):
+        category["name"] = name
+    return content
+
+
+def test_names_are_shown_as_they_are(tmp_path: Path, mini) -> None:
+    path = tiny.write_coco(tmp_path / "[red]a" / "[bold]", odd_coco()).parent
+    code, out, err = mini("check", path, "--novel", "[/bold]", "--fix", tmp_path / "out[" / "z]")
+    assert code == 0, err
+    assert all(name in out for name in ODD)
+    assert "[bold]  COCO" in out
+    assert f"in {tmp_path}/out[/z]: 3 images" in err
+    assert "No problems in [bold]" in err
+    found = tmp_path / "d.json"
+    found.write_text("[]")
+    assert all(name in mini("eval", path, "--detections", found)[1] for name in ODD)
+    code, _, err = mini("check", path, "--novel", "[/blod]", "--no-sheet")
+    assert 'No such class in the data: "[/blod]". Did you mean "[/bold]"?' in err
+
+
+def test_control_characters_do_not_reach_the_terminal(tmp_path: Path, mini) -> None:
+    content = tiny.coco()
+    content["categories"][0]["name"] = "a\x1b[31mb\nc"
+    content["images"][0]["file_name"] = "\x1b]0;x\x07.png"
+    _, out, err = mini("check", tiny.write_coco(tmp_path, content), "--no-sheet")
+    assert "\x1b" not in out + err
+    assert "a\\x1b[31mb\\nc" in out
+    assert "\\x1b]0;x\\x07.png" in err
+
+
+@pytest.mark.parametrize("words", [["--json"], []])
+def test_standard_output_that_knows_ascii_alone(tmp_path: Path, words: list[str]) -> None:
+    content = tiny.coco()
+    content["categories"][0]["name"] = "\u9ce5"
+    path = tiny.write_coco(tmp_path, content)
+    (tmp_path / "a.png").unlink()
+    said = subprocess.run(
+        [sys.executable, "-m", "mini_fsod", "check", str(path), "--no-sheet", *words],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+    )
+    assert said.returncode == 2
+    assert b"Traceback" not in said.stderr
+    assert b"\\u9ce5" in said.stdout
+    if words:
+        assert "\u9ce5" in json.loads(said.stdout)["classes"]
+
+
+def test_an_unknown_novel_class_is_one_problem_among_others(tmp_path: Path, mini) -> None:
+    content = tiny.coco()
+    content["annotations"][0]["bbox"] = [1, 1, 0, 0]
+    path = tiny.write_coco(tmp_path / "data", content)
+    code, out, err = mini("check", path, "--novel", "brid,cow", "--no-sheet")
+    assert code == 2
+    assert "3 images, 5 boxes" in out
+    assert 'Did you mean "bird"' in err
+    assert "has no area" in err
+    assert "2 problems in annotations.json; --fix" in err
+    result = json.loads(mini("check", path, "--split", "voc-spilt1", "--no-sheet", "--json")[1])
+    assert [p["kind"] for p in result["problems"]] == ["box-no-area", "novel-unknown"]
+    tiny.write_pictures(tmp_path / "plain")
+    code, _, err = mini("check", tmp_path / "plain", "--novel", "bird", "--no-sheet")
+    assert code == 2
+    assert "No such class in the data" in err
+    assert "1 problem in plain" in err
+    assert "--fix" not in err
+
+
+def test_a_novel_class_without_a_box_is_a_problem(tmp_path: Path, mini) -> None:
+    data = small.write_data(tmp_path / "data")
+    path = data / "annotations" / "train.json"
+    content = json.loads(path.read_text())
+    content["annotations"] = [a for a in content["annotations"] if a["category_id"] != 2]
+    path.write_text(json.dumps(content))
+    code, out, _ = mini("check", path, "--root", data / "train", "--novel", "green", "--json")
+    assert code == 2
+    (problem,) = json.loads(out)["problems"]
+    assert (problem["kind"], problem["record"]) == ("novel-empty", "class green")
+
+
+def test_half_characters_are_problems_in_every_command(tmp_path: Path, mini) -> None:
+    content = tiny.coco()
+    content["categories"][0]["name"] = "c\ud800t"
+    path = tiny.write_coco(tmp_path, content)
+    for words in (["check", path, "--no-sheet"], ["sample", path, "--shots", 1, "-o", "s.json"]):
+        code, _, err = mini(*words)
+        assert code == 2
+        assert 'category 5: the name "c\\ud800t" is not valid text' in err
+    code, out, _ = mini("check", path, "--no-sheet", "--json")
+    assert json.loads(out)["problems"][0]["kind"] == "name-wrong"
+
+
+def test_figures_that_are_no_numbers_are_null(
+    tmp_path: Path, mini, recwarn: pytest.WarningsRecorder
+) -> None:
+    content = tiny.coco()
+    for annotation in content["annotations"]:
+        if annotation["category_id"] == 5:
+            annotation["bbox"] = [float("nan")] * 4
+        if annotation["category_id"] == 6:
+            annotation["bbox"] = [1, 1, 1e308, 1e308]
+    path = tiny.write_coco(tmp_path / "data", content)
+    words = ["check", path, "--sheet", tmp_path / "sheet.png"]
+    _, out, err = mini(*words, "--json")
+    result = json.loads(out, parse_constant=lambda word: pytest.fail(word))
+    assert [result["classes"][n]["median_side"] for n in tiny.CLASSES] == [None, None, 15]
+    assert "Warning" not in err
+    assert not recwarn.list
+    _, out, _ = mini(*words)
+    assert re.search(r"bird +2 +2 +0 +-", out)
+
+
+def test_the_sheet_comes_after_the_problems_and_not_into_the_data(
+    tmp_path: Path, mini, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = tiny.coco()
+    content["annotations"][0]["bbox"] = [1, 1, 0, 0]
+    home = tiny.write_coco(tmp_path / "photos", content).parent
+    (home / "below").mkdir()
+    before = sorted(home.rglob("*"))
+    for here, data in ((home, "."), (home / "below", ".."), (home, "annotations.json")):
+        monkeypatch.chdir(here)
+        _, out, err = mini("check", data)
+        assert re.search(r"box-no-area.*contact sheet:.*1 problem in", err, re.DOTALL)
+        assert out.startswith(("photos  COCO", "annotations.json  COCO"))
+    assert sorted(home.rglob("*")) == before
+    assert sorted(p.name for p in tmp_path.glob("*.png")) == [
+        "annotations-check.png",
+        "photos-check.png",
+    ]
+
+
+def test_pictures_that_lie_elsewhere(tmp_path: Path, mini) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(tiny.coco()))
+    code, _, err = mini("check", path, "--no-sheet")
+    assert code == 2
+    assert "fix: name the folder of the pictures with --root" in err
+    assert "--fix OUT" not in err  # nothing would be left
+    tiny.write_pictures(tmp_path / "photos")
+    assert mini("check", path, "--no-sheet", "--root", tmp_path / "photos")[0] == 0
+
+
+def test_an_empty_list_is_there(tmp_path: Path, mini) -> None:
+    path = tiny.write_coco(tmp_path, tiny.coco() | {"annotations": []})
+    code, _, err = mini("check", path, "--no-sheet")
+    assert code == 2
+    assert "not a single box" in err
+    assert "missing" not in err
+    assert "1 problem in annotations.json\n" in err
+
+
+def test_two_categories_of_one_name(tmp_path: Path, mini) -> None:
+    content = tiny.coco()
+    content["categories"][1]["name"] = "bird"
+    path = tiny.write_coco(tmp_path, content)
+    code, out, err = mini("check", path, "--no-sheet")
+    assert code == 2
+    assert err.count('"bird" is the name of the categories 5, 6') == 1
+    assert re.search(r"bird +3 +3", out)
+    (tmp_path / "d.json").write_text("[]")
+    for words in (["sample", path, "--shots", 1, "-o", "s.json"], ["eval", path, "--detections"]):
+        more = [tmp_path / "d.json"] if words[0] == "eval" else []
+        assert mini(*words, *more)[0] == 2
+
+
+def test_class_names_are_not_broken_at_80_columns(
+    tmp_path: Path, mini, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = tiny.coco()
+    name = "a class with a name of several words, as long as names get"
+    content["categories"][0]["name"] = name
+    path = tiny.write_coco(tmp_path, content)
+    monkeypatch.setattr("mini_fsod.console.out._width", 80)
+    _, out, _ = mini("check", path, "--novel", "bus", "--no-sheet")
+    assert re.search(rf"^{name} +2 ", out, re.MULTILINE)
+    assert "beside a base object" in out
+
+
+def test_standard_output_on_a_full_disk(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    words = ["check", str(tiny.write_coco(tmp_path)), "--no-sheet", "--json"]
+    with Path("/dev/full").open("wb") as full:
+        said = subprocess.run(
+            [sys.executable, "-m", "mini_fsod", *words], stdout=full, stderr=subprocess.PIPE
+        )
+    assert said.returncode != 0
+    assert b"No space left" in said.stderr
+    assert b"Traceback" not in said.stderr
+
+
+def test_broken_exif_is_nothing_to_warn_of(tmp_path: Path, mini) -> None:
+    path = tiny.write_coco(tmp_path)
+    exif = b"Exif\0\0II*\0\x08\0\0\0\xff\xff" + b"\x12\x01" * 50
+    Image.new("RGB", (100, 80)).save(tmp_path / "a.png", "JPEG", exif=exif)
+    code, _, err = mini("check", path, "--images", "--sheet", tmp_path / "sheet.png")
+    assert code == 0
+    assert "Warning" not in err
+
+
+@pytest.mark.parametrize(("novel", "said"), [("bus,bus", "Named twice"), ("", "names no class")])
+def test_a_wrong_novel_option_is_one_problem_among_others(
+    tmp_path: Path, mini, novel: str, said: str
+) -> None:
+    content = tiny.coco()
+    content["annotations"][0]["bbox"] = [1, 1, 0, 0]
+    path = tiny.write_coco(tmp_path, content)
+    code, _, err = mini("check", path, "--novel", novel, "--no-sheet")
+    assert code == 2
+    assert said in err
+    assert "has no area" in err
+    assert "2 problems" in err
+
+
+def test_what_can_be_mined_is_counted_in_the_training_images(tmp_path: Path, mini) -> None:
+    """All buses lie in val, which nothing is mined in; of the birds, one of two beside a car."""
+    home = tiny.write_yolo(tmp_path / "photos")
+    _, out, err = mini("check", home, "--novel", "bird,bus", "--no-sheet")
+    assert "base set    1 image with a base box in train\n" in out
+    assert "beside a base object in train" in out
+    assert re.search(r"bird \(novel\) +2 +2 .* 1 of 2 \(50%\)", out)
+    assert re.search(r"bus \(novel\) +1 +1 .* 0 of 0 *\n", out)
+    assert "in all images in train; counted are those that have a box." in out
+    assert "NOTE bus has no box in train, which a run trains on" in err
+    assert "(1 elsewhere); shots may lie in a data set of their own (shots.file)" in err
+    assert "bird has no box" not in err
+    figures = json.loads(mini("check", home, "--novel", "bird,bus", "--no-sheet", "--json")[1])
+    assert (figures["training_set"], figures["training_images"]) == ("train", 2)
+    assert figures["base_set_images"] == 1
+    assert figures["classes"]["bus"]["boxes"] == 1
+    assert figures["classes"]["bus"]["training_boxes"] == 0
+    assert len(figures["notes"]) == 1
+
+
+def test_what_can_be_mined_in_a_set_that_is_named(tmp_path: Path, mini) -> None:
+    home = tiny.write_yolo(tmp_path / "photos")
+    _, out, err = mini("check", home, "--novel", "bus", "--subset", "val", "--no-sheet")
+    assert "base set    1 image with a base box\n" in out
+    assert re.search(r"bus \(novel\) +1 +1 .* 1 of 1 \(100%\)", out)
+    assert "NOTE" not in err
+    _, out, _ = mini("check", tiny.write_coco(tmp_path / "one"), "--novel", "bird", "--no-sheet")
+    assert "base set    2 images with a base box\n" in out  # no image sets: all is training
+
+
+def test_no_base_class_is_left_to_train_on(tmp_path: Path, mini) -> None:
+    path = tiny.write_coco(tmp_path / "one")
+    code, _, err = mini("check", path, "--novel", "bird,bus,car", "--no-sheet")
+    assert code == 2
+    assert "all classes are novel: there is not a single box of a base class to train on" in err
+    assert "1 problem in annotations.json\n" in err  # which --fix does not mend
+    code, _, err = mini("check", path, "--novel", "bird,car", "--no-sheet")
+    assert code == 0, err
+
+
+def test_no_base_box_where_a_run_trains(tmp_path: Path, mini) -> None:
+    """The only bus lies in val; what could not be read is told instead."""
+    home = tiny.write_yolo(tmp_path / "photos")
+    words = ["check", home, "--novel", "bird,car", "--no-sheet"]
+    _, _, err = mini(*words)
+    assert "photos: there is not a single box of a base class to train on in train\n" in err
+    assert mini(*words, "--subset", "train")[0] == 0  # looked at alone
+    text = (home / "data.yaml").read_text()
+    (home / "data.yaml").write_text(text.replace("images/train", "images/trian"))
+    _, _, err = mini(*words)
+    assert "set-missing" in err
+    assert "base-empty" not in err

@@ -1,0 +1,207 @@
+"""The decoded cache: whole or absent, stale when a picture changes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mini_fsod.data.dataset import NO_BOXES, Dataset
+from mini_fsod.errors import UserError
+from mini_fsod.loader import cache
+from mini_fsod.loader.cache import cached_pictures, own_sizes
+from mini_fsod.loader.decode import decode
+
+SIZES = [(40, 30), (30, 40), (64, 48), (100, 20), (5, 7)]  # width, height
+
+
+def pictures_in(root: Path, declared: bool = True) -> Dataset:
+    """A data set of noise; pictures that are there already are left alone."""
+    root.mkdir(exist_ok=True)
+    random = np.random.RandomState(0)
+    names = [f"{n}.png" for n in range(len(SIZES))]
+    for name, (width, height) in zip(names, SIZES, strict=True):
+        noise = random.randint(0, 256, (height, width, 3)).astype(np.uint8)
+        if not (root / name).exists():
+            Image.fromarray(noise).save(root / name)
+    sizes = np.array(SIZES) if declared else np.zeros((len(SIZES), 2), dtype=np.int64)
+    return Dataset(
+        "coco", root, ("a",), (1,), tuple(range(len(names))), tuple(names), sizes, NO_BOXES,
+        ("file",) * len(names),
+    )  # fmt: skip
+
+
+def assert_right(data: Dataset, pictures: cache.Pictures, short: int, long: int) -> None:
+    for i in range(len(data)):
+        (height, width), start = pictures.kept[i].tolist(), pictures.offset[i]
+        held = pictures.pixels[start : start + 3 * height * width].reshape(height, width, 3)
+        assert (held == decode(data.path(i), short, long)).all()
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_pictures_are_kept_as_decoded(tmp_path: Path, declared: bool) -> None:
+    data = pictures_in(tmp_path / "data", declared)
+    told: list[tuple[int, int]] = []
+    pictures = cached_pictures(
+        data, tmp_path / "cache", 24, 60, 2, lambda done, total: told.append((done, total))
+    )
+    assert_right(data, pictures, 24, 60)
+    assert pictures.own.tolist() == [[h, w] for w, h in SIZES]
+    assert pictures.kept.tolist() == [[24, 32], [32, 24], [24, 32], [12, 60], [7, 5]]
+    assert told[-1] == (5, 5)
+
+
+def test_the_second_start_decodes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = pictures_in(tmp_path / "data")
+    first = cached_pictures(data, tmp_path / "cache", 24, 60, 1)
+    monkeypatch.setattr(cache, "worker_pool", lambda n: pytest.fail("decoded again"))
+    again = cached_pictures(data, tmp_path / "cache", 24, 60, 1)
+    assert (again.pixels == first.pixels).all()
+    assert isinstance(again.pixels, np.memmap)
+
+
+def test_a_changed_picture_or_setting_makes_a_new_cache(tmp_path: Path) -> None:
+    data = pictures_in(tmp_path / "data")
+    cached_pictures(data, tmp_path / "cache", 24, 60, 1)
+    white = np.full((30, 40, 3), 255, dtype=np.uint8)
+    Image.fromarray(white).save(data.path(0))
+    changed = cached_pictures(data, tmp_path / "cache", 24, 60, 1)
+    assert (changed.pixels[: 3 * 24 * 32] == 255).all()
+    cached_pictures(data, tmp_path / "cache", 30, 60, 1)
+    assert len(list((tmp_path / "cache").glob("pictures-*/pixels.bin"))) == 3
+
+
+def test_a_killed_writer_leaves_nothing_that_counts(tmp_path: Path) -> None:
+    """The writer kills itself when the first pictures are in place; its workers end too."""
+    script = """
+import os, sys, signal, multiprocessing
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from mini_fsod.loader import cache
+from test_cache import pictures_in
+def stop(done, total):
+    print(*[p.pid for p in multiprocessing.active_children()], flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+if __name__ == "__main__":
+    root = Path(sys.argv[1])
+    cache.cached_pictures(pictures_in(root / "data"), root / "cache", 24, 60, 1, stop)
+"""
+    (tmp_path / "script.py").write_text(script)
+    source = str(Path(cache.__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, tmp_path / "script.py", tmp_path, Path(__file__).parent],
+        env=os.environ | {"PYTHONPATH": source},
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    folder = tmp_path / "cache"
+    assert [p.suffix for p in folder.glob("pictures-*") if p.is_dir()] == [".part"]
+    for worker in done.stdout.split():
+        wait_for_end(int(worker))
+    data = pictures_in(tmp_path / "data")
+    assert_right(data, cached_pictures(data, folder, 24, 60, 1), 24, 60)
+    assert [p.suffix for p in folder.glob("pictures-*") if p.is_dir()] == [""]
+
+
+def wait_for_end(process: int) -> None:
+    for _ in range(100):
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return
+        threading.Event().wait(0.05)
+    pytest.fail(f"worker {process} outlived its parent")
+
+
+def test_only_one_of_two_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = pictures_in(tmp_path / "data")
+    writes = []
+    write = cache._write
+
+    def counted(*arguments: object) -> None:
+        writes.append(1)
+        write(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(cache, "_write", counted)
+    results: list[cache.Pictures] = []
+    threads = [
+        threading.Thread(
+            target=lambda: results.append(cached_pictures(data, tmp_path / "cache", 24, 60, 1))
+        )
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert writes == [1]
+    assert (results[0].pixels == results[1].pixels).all()
+
+
+def test_full_disk_is_told_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = pictures_in(tmp_path / "data")
+    monkeypatch.setattr("shutil.disk_usage", lambda p: SimpleNamespace(free=1000))
+    with pytest.raises(UserError, match=r"take 0\.0 MiB, but only 0\.0 MiB are free"):
+        cached_pictures(data, tmp_path / "cache", 24, 60, 1)
+    assert not [p for p in (tmp_path / "cache").iterdir() if p.is_dir()]
+
+
+def test_broken_pictures_are_named_and_nothing_stays(tmp_path: Path) -> None:
+    data = pictures_in(tmp_path / "data")
+    whole = data.path(2).read_bytes()
+    data.path(2).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=r"2\.png: cannot be decoded"):
+        cached_pictures(data, tmp_path / "cache", 24, 60, 1)
+    assert not [p for p in (tmp_path / "cache").iterdir() if p.is_dir()]
+    data.path(2).unlink()
+    with pytest.raises(UserError, match=r"2\.png: .* \(No such file"):
+        cached_pictures(data, tmp_path / "cache", 24, 60, 1)
+
+
+def test_wrong_declared_size(tmp_path: Path) -> None:
+    data = pictures_in(tmp_path / "data")
+    data.sizes[1] = 40, 41
+    with pytest.raises(UserError, match=r"1\.png: declared 40 x 41, but the picture is 30 x 40"):
+        cached_pictures(data, tmp_path / "cache", 24, 60, 1)
+
+
+def test_no_pictures(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no pictures to decode"):
+        cached_pictures(pictures_in(tmp_path).select([]), tmp_path / "cache", 24, 60, 1)
+
+
+def test_damaged_cache_is_named(tmp_path: Path) -> None:
+    data = pictures_in(tmp_path / "data")
+    cached_pictures(data, tmp_path / "cache", 24, 60, 1)
+    with next((tmp_path / "cache").glob("pictures-*/pixels.bin")).open("ab") as target:
+        target.write(b"more")
+    with pytest.raises(UserError, match=r"pictures-\w+: not a whole cache"):
+        cached_pictures(data, tmp_path / "cache", 24, 60, 1)
+
+
+def test_parts_share_the_buffer(tmp_path: Path) -> None:
+    data = pictures_in(tmp_path / "data")
+    pictures = cached_pictures(data, tmp_path / "cache", 24, 60, 1)
+    part = data.select([3, 1])
+    taken = pictures.take(part.files)
+    assert taken.pixels is pictures.pixels
+    assert_right(part, taken, 24, 60)
+    with pytest.raises(UserError, match=r"x\.png is not among"):
+        pictures.take(["1.png", "x.png"])
+
+
+def test_sizes_are_read_where_nothing_is_declared(tmp_path: Path) -> None:
+    data = pictures_in(tmp_path / "data", declared=False)
+    assert own_sizes(data).tolist() == [[h, w] for w, h in SIZES]
+    data.path(4).write_text("no picture")
+    with pytest.raises(UserError, match=r"4\.png: not a picture"):
+        own_sizes(data)

@@ -1,0 +1,128 @@
+"""Streaming gives the resident mode's batches, from worker processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mini_fsod.data.dataset import Boxes, Dataset
+from mini_fsod.errors import UserError
+from mini_fsod.loader import stream
+from mini_fsod.loader.cache import cached_pictures, own_sizes
+from mini_fsod.loader.resident import Batch, Resident, Targets
+from mini_fsod.loader.schedule import Plan, Schedule
+from mini_fsod.loader.stream import Stream
+
+CPU = torch.device("cpu")
+LIMIT = (64, 128)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Dataset:
+    """24 JPEG pictures, some larger than the limit, with a box each."""
+    random = np.random.RandomState(0)
+    names, sizes = [], []
+    for n in range(24):
+        height, width = random.randint(40, 150, 2).tolist()
+        coarse = random.randint(0, 256, (5, 5, 3)).astype(np.uint8)
+        names.append(f"{n}.jpg")
+        sizes.append((width, height))
+        Image.fromarray(coarse).resize((width, height)).save(tmp_path / names[-1])
+    boxes = Boxes.of(range(24), [[1, 2, 30, 20]] * 24, [0] * 24)
+    return Dataset(
+        "coco", tmp_path, ("a",), (1,), tuple(range(24)), tuple(names), np.array(sizes), boxes,
+        ("file",) * 24,
+    )  # fmt: skip
+
+
+def schedule(data: Dataset) -> Schedule:
+    return Schedule(own_sizes(data), 4, (48, 64), 128, seed=2)
+
+
+def streaming(data: Dataset, workers: int = 2) -> Stream:
+    return Stream(
+        data, own_sizes(data), Targets.of(data.boxes, len(data)), CPU, *LIMIT, workers=workers
+    )
+
+
+def assert_equal(a: Batch, b: Batch) -> None:
+    assert a.plan.step == b.plan.step
+    for name in ("index", "images", "sizes", "boxes", "labels", "valid", "box", "scale", "flip"):
+        assert torch.equal(getattr(a, name), getattr(b, name)), name
+
+
+def shared_blocks() -> set[str]:
+    return set(os.listdir(stream.SHARED)) if stream.SHARED.exists() else set()
+
+
+def test_equal_to_the_resident_mode_also_after_a_resume(data: Dataset, tmp_path: Path) -> None:
+    before = shared_blocks()
+    pictures = cached_pictures(data, tmp_path / "cache", *LIMIT, workers=1)
+    resident = Resident(pictures, Targets.of(data.boxes, len(data)), CPU)
+    order = schedule(data)
+    for first in (0, 5):  # from the start, and from the middle of an epoch
+        wanted = list(resident.batches(order.plans(first, 11)))
+        streamed = list(streaming(data).batches(order.plans(first, 11)))
+        for a, b in zip(streamed, wanted, strict=True):
+            assert_equal(a, b)
+    assert shared_blocks() <= before
+
+
+def test_no_batches(data: Dataset) -> None:
+    assert list(streaming(data).batches(iter([]))) == []
+
+
+def test_stopping_early_frees_everything(data: Dataset) -> None:
+    before = shared_blocks()
+    batches = streaming(data).batches(schedule(data).plans(0))  # endless
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]
+    assert shared_blocks() <= before
+    assert not multiprocessing.active_children()
+
+
+def test_an_unreadable_picture_is_named(data: Dataset) -> None:
+    data.path(7).write_bytes(data.path(7).read_bytes()[:300])
+    with pytest.raises(UserError, match=r"7\.jpg: cannot be decoded"):
+        list(streaming(data).batches(schedule(data).plans(0, 12)))
+
+
+def test_a_picture_that_changed_its_size_is_named(data: Dataset) -> None:
+    Image.new("RGB", (33, 44)).save(data.path(3))
+    with pytest.raises(UserError, match=r"3\.jpg: declared .* but the picture is 33 x 44"):
+        list(streaming(data).batches(schedule(data).plans(0, 12)))
+
+
+def test_a_killed_worker_is_told(data: Dataset) -> None:
+    batches = streaming(data, workers=1).batches(schedule(data).plans(0))
+    next(batches)
+    for worker in multiprocessing.active_children():
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGKILL)
+    with pytest.raises(UserError, match="ended from outside") as caught:
+        list(islice(batches, 20))  # what was decoded already still comes
+    assert "fewer workers" in caught.value.fix
+
+
+def test_too_little_shared_memory(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda p: SimpleNamespace(free=1000))
+    monkeypatch.setattr(stream, "SHARED", data.root)
+    with pytest.raises(UserError, match="of shared memory, but"):
+        next(streaming(data).batches(schedule(data).plans(0)))
+
+
+def test_ranks_share_a_batch(data: Dataset) -> None:
+    order = schedule(data)
+    whole = next(streaming(data, 1).batches(order.plans(3)))
+    parts = [next(streaming(data, 1).batches(order.plans(3, None, rank, 2))) for rank in (0, 1)]
+    assert torch.equal(torch.cat([p.images for p in parts]), whole.images)
+    assert isinstance(parts[0].plan, Plan)

@@ -1,0 +1,86 @@
+"""Small scans for the tests of mining."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+import tiny
+from mini_fsod.data.dataset import NO_BOXES, Dataset
+from mini_fsod.data.read import read
+from mini_fsod.data.split import arranged
+from mini_fsod.labels import LabelMap
+from mini_fsod.mining.candidates import Candidates, Dots, Raw
+from mini_fsod.mining.crop_similarity import Seen
+
+LABELS = LabelMap(("car",), ("bird", "bus"))
+
+
+def data_of(folder: Path, kind: str = "coco") -> Dataset:
+    """The tiny data set, in the order of the label map: car, bird, bus."""
+    write = {"coco": tiny.write_coco, "voc": tiny.write_voc, "yolo": tiny.write_yolo}[kind]
+    return arranged(read(write(folder)), LABELS)
+
+
+def no_shots(of: Dataset) -> Dataset:
+    return of.with_boxes(NO_BOXES).select([])
+
+
+def raw_of(*pairs: tuple[int, int, float, tuple[float, ...]], cut: float = 0.05) -> Raw:
+    """Pairs of (image, label, score, box), each its own proposal."""
+    image, label, score, xywh = zip(*pairs, strict=True) if pairs else ([], [], [], [])
+    return Raw.of(image, label, score, np.reshape(xywh, (-1, 4)), np.arange(len(pairs)), cut)
+
+
+def with_cosines(raw: Raw, cosines: Any) -> Raw:
+    """Features of length 1 that have these cosines with both prototypes; the mean is zero."""
+    values = np.asarray(cosines, dtype=np.float64)
+    rows = np.stack([values, values, np.zeros_like(values), np.ones_like(values)], axis=1)
+    prototypes = [[1, 0, 0, 1], [0, 1, 0, 1]]
+    return replace(raw, dots=Dots.of(rows, prototypes, np.zeros((1, 4))))
+
+
+def with_crops(raw: Raw, seed: int) -> Raw:
+    """Features of boxes that were cut out: float32 numbers that have no short names."""
+    draw = np.random.default_rng(seed)
+
+    def features(n: int) -> Any:
+        return draw.normal(size=(n, 5)).astype(np.float32).astype(np.float64)
+
+    stretch = np.array([[1.2, 0.85, 0.5], [1.0, 1.4, 1.0]])
+    seen = Seen(
+        features(len(raw)), features(6), np.arange(6) % 3, features(4), np.arange(4) % 2, stretch
+    )
+    return replace(raw, seen=seen)
+
+
+def rows_of(found: Candidates) -> list[tuple[Any, ...]]:
+    columns = (found.image, found.label, found.score, found.score_detector, found.xywh)
+    return [
+        (i, k, s, d, *box) for i, k, s, d, box in zip(*(c.tolist() for c in columns), strict=True)
+    ]
+
+
+@st.composite
+def raws(draw: st.DrawFn, most: int = 24, crops: bool = False) -> Raw:
+    """Coarse boxes, scores and cosines: overlaps and ties are many. `crops`: or features."""
+    n = draw(st.integers(0, most))
+    numbers = st.lists(st.integers(0, 5), min_size=n, max_size=n)
+    image, label, x, y, width, score, cosine = (draw(numbers) for _ in range(7))
+    boxes = [(4.0 * a, 4.0 * b, 8.0 + 4 * c, 12.0) for a, b, c in zip(x, y, width, strict=True)]
+    pairs = zip(
+        (i % 3 for i in image),
+        (k % 2 for k in label),
+        (0.125 + s / 8 for s in score),
+        boxes,
+        strict=True,
+    )
+    raw = raw_of(*pairs)
+    how = draw(st.sampled_from(("alone", "dots", *(["seen"] if crops else []))))
+    if how == "seen":
+        return with_crops(raw, draw(st.integers(0, 99)))
+    return with_cosines(raw, [c / 4 - 0.25 for c in cosine]) if how == "dots" else raw

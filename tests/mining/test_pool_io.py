@@ -1,0 +1,271 @@
+"""The files of mining: as written, as other tools read them, and as they come back."""
+
+from __future__ import annotations
+
+import json
+from contextlib import redirect_stdout
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from mining.pairs import LABELS, data_of, raw_of, raws, with_cosines
+
+from mini_fsod.data.dataset import Dataset
+from mini_fsod.data.read import read
+from mini_fsod.errors import DataError
+from mini_fsod.eval.detections import read_detections
+from mini_fsod.mining.candidates import Candidates, candidates
+from mini_fsod.mining.pool_io import Pool, read_pool, write_candidates, write_pool, write_thresholds
+from mini_fsod.mining.thresholds import pool
+
+SIXTH = (10.125, 20.0, 30.0, 100 / 6)
+
+
+def found_of() -> Candidates:
+    raw = raw_of((2, 1, 0.5, (40, 20, 50, 30)), (0, 0, 0.25, SIXTH), (0, 0, 0.75, (0, 0, 5, 5)))
+    return candidates(with_cosines(raw, [0.5, 0.25, -1]), 0.05)
+
+
+def written(tmp_path: Path, data: Dataset, found: Candidates) -> Path:
+    path = tmp_path / "pool.json"
+    write_pool(path, found, data, LABELS)
+    return path
+
+
+def test_candidates_json(tmp_path: Path) -> None:
+    write_candidates(tmp_path / "candidates.json", found_of(), data_of(tmp_path / "data"), LABELS)
+    assert (tmp_path / "candidates.json").read_text() == (
+        '[{"image_id": 10, "category_id": 5, "bbox": [10.125, 20.0, 30.0, 16.666666], '
+        '"score": 0.25, "category": "bird", "score_detector": 0.25, "cosine": 0.25, '
+        '"file_name": "a.png"},\n'
+        ' {"image_id": 10, "category_id": 5, "bbox": [0.0, 0.0, 5.0, 5.0], '
+        '"score": 0.0, "category": "bird", "score_detector": 0.75, "cosine": 0.0, '
+        '"file_name": "a.png"},\n'
+        ' {"image_id": 12, "category_id": 6, "bbox": [40.0, 20.0, 50.0, 30.0], '
+        '"score": 0.5, "category": "bus", "score_detector": 0.5, "cosine": 0.5, '
+        '"file_name": "c.png"}]\n'
+    )
+
+
+def test_without_a_discriminator_there_is_no_cosine(tmp_path: Path) -> None:
+    path = tmp_path / "candidates.json"
+    data = data_of(tmp_path / "data")
+    write_candidates(path, candidates(raw_of((1, 0, 0.5, SIXTH)), 0.05), data, LABELS)
+    assert json.loads(path.read_text())[0]["cosine"] is None
+    write_candidates(path, candidates(raw_of(), 0.05), data, LABELS)
+    assert json.loads(path.read_text()) == []
+
+
+def test_candidates_are_detections_to_ourselves(tmp_path: Path) -> None:
+    data, found = data_of(tmp_path / "data"), found_of()
+    write_candidates(tmp_path / "candidates.json", found, data, LABELS)
+    again = read_detections(tmp_path / "candidates.json", data)
+    assert again.image.tolist() == found.image.tolist()
+    assert (again.label - 1).tolist() == found.label.tolist()
+    assert again.score.tolist() == found.score.tolist()
+    assert np.allclose(again.xywh, found.xywh, rtol=1e-7)
+
+
+def test_thresholds_json(tmp_path: Path) -> None:
+    _, table = pool(
+        candidates(raw_of((0, 0, 0.25, SIXTH), (1, 0, 0.75, SIXTH)), 0.05), LABELS.novel
+    )
+    write_thresholds(tmp_path / "thresholds.json", 0.05, table)
+    assert json.loads((tmp_path / "thresholds.json").read_text()) == {
+        "cut": 0.05,
+        "classes": {
+            "bird": {
+                "mean": 0.5,
+                "deviation": 0.25,
+                "alpha": 1.5,
+                "N": 300,
+                "delta": 0.875,
+                "candidates": 2,
+                "kept": 0,
+            },
+            "bus": {
+                "mean": None,
+                "deviation": None,
+                "alpha": 1.5,
+                "N": 300,
+                "delta": None,
+                "candidates": 0,
+                "kept": 0,
+            },
+        },
+    }
+
+
+@settings(max_examples=60, deadline=None)
+@given(raws())
+def test_the_pool_can_be_made_again_from_the_files(tmp_path_factory, raw) -> None:
+    """Scores are written whole: whoever applies delta and N to candidates.json gets pool.json."""
+    folder = tmp_path_factory.mktemp("mine")
+    data, found = data_of(folder / "data"), candidates(raw, 0.05)
+    kept, table = pool(found, LABELS.novel, alpha=0.5, most=2)
+    write_candidates(folder / "candidates.json", found, data, LABELS)
+    write_thresholds(folder / "thresholds.json", 0.05, table)
+    write_pool(folder / "pool.json", found.take(kept), data, LABELS)
+    rules = json.loads((folder / "thresholds.json").read_text())["classes"]
+    expected = []
+    for name, rule in rules.items():
+        own = [r for r in json.loads((folder / "candidates.json").read_text())
+               if r["category"] == name]  # fmt: skip
+        good = [r for r in own if r["score"] >= rule["delta"]]
+        expected += sorted(good, key=lambda r: -r["score"])[: rule["N"]]
+        assert len(own) == rule["candidates"]
+        if own:
+            assert rule["mean"] == pytest.approx(np.mean([r["score"] for r in own]))
+            assert rule["deviation"] == pytest.approx(np.std([r["score"] for r in own]))
+    keys = ("image_id", "category_id", "bbox", "score")
+    listed = json.loads((folder / "pool.json").read_text())["annotations"]
+    assert sorted([r[k] for k in keys] for r in listed) == sorted(
+        [r[k] for k in keys] for r in expected
+    )
+
+
+@pytest.mark.parametrize("kind", ["coco", "voc", "yolo"])
+def test_the_pool_is_what_other_tools_ask_for(tmp_path: Path, kind: str) -> None:
+    data, found = data_of(tmp_path / "data", kind), found_of()
+    path = written(tmp_path, data, found)
+    content = json.loads(path.read_text())
+    assert [c["name"] for c in content["categories"]] == ["car", "bird", "bus"]
+    assert all(type(c["id"]) is int and c["id"] > 0 for c in content["categories"])
+    assert [i["file_name"] for i in content["images"]] == list(data.files)
+    assert all(type(i["id"]) is int for i in content["images"])
+    assert [(i["width"], i["height"]) for i in content["images"]] == [(100, 80), (60, 60), (90, 50)]
+    write_candidates(tmp_path / "candidates.json", found, data, LABELS)
+    keys = ("image_id", "category_id", "bbox", "score")
+    for box, own in zip(
+        content["annotations"], json.loads((tmp_path / "candidates.json").read_text()), strict=True
+    ):
+        assert [box[k] for k in keys] == [own[k] for k in keys]
+        assert (box["iscrowd"], box["segmentation"]) == (0, [])
+        assert box["area"] == box["bbox"][2] * box["bbox"][3]
+    # our own reader, and that of everybody
+    assert len(read(path, root=data.root).boxes) == 3
+    from pycocotools.coco import COCO
+
+    with redirect_stdout(StringIO()):
+        tool = COCO(str(path))
+        assert len(tool.loadRes(str(tmp_path / "candidates.json")).anns) == 3
+
+
+def test_ids_are_the_datas_own_where_it_has_numbers(tmp_path: Path) -> None:
+    content = json.loads(written(tmp_path, data_of(tmp_path / "1"), found_of()).read_text())
+    assert [i["id"] for i in content["images"]] == [10, 11, 12]
+    assert "source_id" not in content["images"][0]
+    content = json.loads(written(tmp_path, data_of(tmp_path / "2", "voc"), found_of()).read_text())
+    assert [(i["id"], i["source_id"]) for i in content["images"]] == [(1, "a"), (2, "b"), (3, "c")]
+    assert {c["name"]: c["id"] for c in content["categories"]} == {"bird": 3, "bus": 6, "car": 7}
+
+
+def as_rows(found: Candidates | Pool) -> list[Any]:
+    columns = (found.image, found.label, found.score, np.round(found.xywh, 4))
+    return list(zip(*(c.tolist() for c in columns), strict=True))
+
+
+@pytest.mark.parametrize("kind", ["coco", "voc", "yolo"])
+def test_a_pool_comes_back(tmp_path: Path, kind: str) -> None:
+    data, found = data_of(tmp_path / "data", kind), found_of()
+    again = read_pool(written(tmp_path, data, found), data, LABELS)
+    assert as_rows(again) == as_rows(found)
+    assert again.notes == ()
+    nothing = read_pool(written(tmp_path, data, found.take(np.zeros(0, dtype=int))), data, LABELS)
+    assert len(nothing) == 0
+
+
+def test_a_pool_from_another_tool(tmp_path: Path) -> None:
+    """Other ids, other order, folders dropped or added, scores gone or among the attributes."""
+    data = data_of(tmp_path / "data", "yolo")  # images/train/a.png, ...
+    edited = {
+        "images": [
+            {"id": 1, "file_name": "c.png", "width": 90, "height": 50},
+            {"id": 2, "file_name": "upload\\1\\0a1b2c3d-a.png"},
+            {"id": 3, "file_name": "unknown, without boxes.png"},
+        ],
+        "categories": [{"id": n, "name": c} for n, c in enumerate(["", "bus", "bird", "car"]) if c],
+        "annotations": [
+            {"id": 5, "image_id": 1, "category_id": 1, "bbox": [1, 2, 3, 4]},
+            {"id": 3, "image_id": 2, "category_id": 2, "bbox": [5, 6, 7, 8],
+             "attributes": {"score": "0.25", "occluded": False}},
+            {"id": 9, "image_id": 2, "category_id": 3, "bbox": [5, 6, 7, 8], "score": 0.5},
+            {"id": 4, "image_id": 1, "category_id": 2, "bbox": [5, 6, 0, 8], "score": 0.5},
+            {"id": 6, "image_id": 1, "category_id": 2, "bbox": [900, 6, 9, 8], "score": 0.5},
+        ],
+    }  # fmt: skip
+    path = tmp_path / "edited.json"
+    path.write_text(json.dumps(edited))
+    found = read_pool(path, data, LABELS)
+    assert as_rows(found) == [(0, 0, 0.25, [5, 6, 7, 8]), (2, 1, 1.0, [1, 2, 3, 4])]
+    first, second, third = found.notes
+    assert first.endswith("1 box of base classes left out: car")
+    assert second.endswith("1 box without area left out")
+    assert third.endswith("1 box wholly outside of the picture left out")
+
+
+def test_pictures_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    data = replace(data_of(tmp_path / "data"), files=("x/2007/p.png", "x/2012/p.png", "x/q.png"))
+    found = candidates(raw_of((1, 0, 0.5, SIXTH)), 0.05)
+    path = written(tmp_path, data, found)
+    for name, image in (("x/2012/p.png", 1), ("2012/p.png", 1), ("images/2007/p.png", 0)):
+        content = json.loads(path.read_text())
+        content["images"][1]["file_name"] = name
+        (tmp_path / "edited.json").write_text(
+            json.dumps(content | {"images": content["images"][1:2]})
+        )
+        sizes = replace(data, sizes=np.zeros((3, 2), dtype=np.int64))
+        assert read_pool(tmp_path / "edited.json", sizes, LABELS).image.tolist() == [image]
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "what"),
+    [
+        ({"images": {"file_name": "z.png"}}, "unknown-image", 'no picture "z.png"'),
+        ({"images": {"width": 50, "height": 40}}, "size-changed", "50 x 40 there, and 100 x 80"),
+        (
+            {"categories": {"name": "brid"}},
+            "unknown-class",
+            '"brid" is unknown. Did you mean "bird"',
+        ),
+        ({"annotations": {"score": 1.5}}, "score-wrong", "1.5 is not a number from 0 to 1"),
+        ({"annotations": {"score": "high"}}, "score-wrong", '"high" is not a number'),
+        ({"annotations": {"score": True}}, "score-wrong", "true is not a number"),
+        ({"annotations": {"bbox": [1, 2, 3]}}, "box-shape", "is not four numbers"),
+        ({"annotations": {"image_id": 99}}, "id-unknown", "image id 99 is unknown"),
+    ],
+)
+def test_what_cannot_be_placed_is_told(
+    tmp_path: Path, change: dict[str, Any], kind: str, what: str
+) -> None:
+    data = data_of(tmp_path / "data")
+    path = written(tmp_path, data, found_of())
+    content = json.loads(path.read_text())
+    for part, values in change.items():
+        place = 1 if part == "categories" else 0
+        content[part][place] |= values
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError) as caught:
+        read_pool(path, data, LABELS)
+    assert [p.kind for p in caught.value.problems] == [kind]
+    assert what in caught.value.what
+    assert caught.value.what.startswith(str(path))
+
+
+def test_a_name_that_may_mean_two_pictures(tmp_path: Path) -> None:
+    data = data_of(tmp_path / "data")
+    path = written(tmp_path, replace(data, files=("p.png", "b.png", "c.png")), found_of())
+    two = replace(data, files=("x/p.png", "y/p.png", "c.png"))
+    with pytest.raises(DataError, match=r'"p\.png" may be any of x/p\.png, y/p\.png'):
+        read_pool(path, two, LABELS)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"images": 3'])
+def test_what_is_no_pool_is_told(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(DataError):
+        read_pool(tmp_path / "x.json", data_of(tmp_path / "data"), LABELS)

@@ -1,6 +1,8 @@
 """The keys of a configuration, section by section, and what each means.
 
-A comment beside or above a key is what `mini presets NAME` says of it.
+A section is what its stage takes: nothing is copied into another type. The comment beside or above a
+key is what `mini presets --keys` prints of it; the part after "Change it" is the reference's column
+"when to change it".
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ from mini_fsod.data.text import shown
 from mini_fsod.files import is_folder
 from mini_fsod.labels import SPLITS
 
+REFERENCE_BATCH = 16  # the batch size that default learning rates are meant for
+
 
 def _threshold(value: Any) -> Any:
     with suppress(ValueError, TypeError):
@@ -43,14 +47,18 @@ def _threshold(value: Any) -> Any:
 
 
 class Data(Section):
-    root: Place | None = None  # the data set: whatever mini check can read
-    split: str | None = None  # a split the field knows by name
-    novel: Names = ()  # the novel classes instead of a split
-    train: str | None = None  # image set to train on; null: trainval or train
-    test: str | None = None  # image set to score on; null: test, else val
-    metric: Literal["voc07", "voc", "coco"] = "voc07"  # the paper's: voc07
-    cache: Place | None = None  # decoded pictures; null: mini's in ~/.cache
-    feed: Literal["auto", "resident", "stream"] = "auto"  # stream: not held on the device
+    root: Place | None = None  # the data set: anything `mini check` can read
+    split: str | None = None  # a split known by name, such as voc-split1
+    novel: Names = ()  # the novel classes, instead of a split
+    # image set to train on; null: trainval or train. Change it if your sets have other names
+    train: str | None = None
+    # image set to score on; null: test, else val. Change it if your sets have other names
+    test: str | None = None
+    metric: Literal["voc07", "voc", "coco"] = "voc07"  # AP as VOC 2007, VOC 2010 or COCO has it
+    # folder of decoded pictures; null: ~/.cache/mini. Change it if your home is small
+    cache: Place | None = None
+    # resident: all pictures on the device; stream: decoded as needed. Change it if memory runs out
+    loading: Literal["auto", "resident", "stream"] = "auto"
 
     @check("split")
     @classmethod
@@ -71,9 +79,11 @@ class Data(Section):
 
 class Shots(Section):
     k: Count = 1  # boxes of each class
-    seed: Whole = 0  # which sample; not the seed of training
-    official: NameOrFile | None = None  # lists instead of a draw: voc, or a file
-    file: Place | None = None  # a sample of mini sample, or any data set, of new classes at least
+    seed: Whole = 0  # which sample of the shots; training has its own seed
+    # the field's published lists instead of a random draw: voc, or a file of lists
+    official: NameOrFile | None = None
+    # your own shots: written by `mini sample`, or any data set with boxes of the new classes
+    file: Place | None = None
     subset: str | None = None  # image set to draw from; null: data.train
 
     @check("file")
@@ -84,57 +94,66 @@ class Shots(Section):
 
 
 class Detector(Section):
-    backbone: str = "resnet50"  # resnet18 to resnet152, or one of timm's
-    weights: NameOrFile | None = None  # a name its library knows, or a file; null: from nothing
-    norm: Literal["frozen", "group"] = "frozen"  # group: GroupNorm, which alone trains from nothing
-    stride_in_1x1: bool = False  # as in Caffe's ResNets
-    # of pixels; auto: as the library's own weights want it
-    normalisation: Literal["auto", "imagenet", "caffe"] = "auto"
-    # 0 none, 1 stem, 2 stem and res2, ... 5 all; null: 2 with weights, else 0
+    backbone: str = "resnet50"  # resnet18 to resnet152, or a timm model
+    # pretrained backbone: a name torchvision or timm knows, or a file; null: random weights
+    weights: NameOrFile | None = None
+    # frozen: frozen BatchNorm; group: GroupNorm, the only one that trains from random weights
+    norm: Literal["frozen", "group"] = "frozen"
+    # weights come from Caffe: BGR input, stride in the 1x1 convolutions. Change it for such a file
+    caffe: bool = False
+    # frozen stages: 0 none, 1 stem, 2 stem and res2, ... 5 all; null: 2 with weights, else 0.
+    # Change it to 0 if your pictures are unlike photographs and you have many
     frozen_stages: Annotated[Whole, Field(le=5)] | None = None
-    anchors: Numbers = (32, 64, 128, 256, 512)  # a size a level, P2 to P6
-    channels: Count = 256  # of the pyramid
-    width: Count = 1024  # of the RoI head's layers
-    rpn_before: Count = 2000  # proposals a level before NMS, in training
-    rpn_after: Count = 1000  # proposals an image after NMS
-    rpn_samples: Count = 256  # anchors an image in the RPN's loss
-    roi_samples: Count = 512  # proposals an image in the RoI head's loss
-    score_cut: Share = 0.05  # detections below it are dropped
-    nms: Annotated[Float, Field(gt=0, le=1)] = 0.5  # IoU, class by class
-    detections: Count = 100  # the most an image may have
-    rank_by_iou: bool = False  # where there is an IoU branch, its say counts at test too (Eq. 7)
+    anchors: Numbers = (32, 64, 128, 256, 512)  # anchor size of each pyramid level, P2 to P6
+    fpn_channels: Count = 256  # channels of the feature pyramid
+    head_width: Count = 1024  # width of the RoI head's two layers
+    rpn_pre_nms: Count = 2000  # proposals per level before NMS, in training
+    rpn_post_nms: Count = 1000  # proposals per image after NMS
+    rpn_samples: Count = 256  # anchors per image in the RPN loss
+    roi_samples: Count = 512  # proposals per image in the RoI head's loss
+    # detections below it are dropped. Change it to 0.001 for the last tenth of COCO's AP
+    score_threshold: Share = 0.05
+    # IoU of the class-wise NMS. Change it if objects of a class overlap much
+    nms_iou: Annotated[Float, Field(gt=0, le=1)] = 0.5
+    # most detections per image. Change it if pictures hold more objects than that
+    max_detections: Count = 100
+    # rank by the IoU branch at test too (Eq. 7). Change it if boxes are right but badly ranked
+    rank_by_iou: bool = False
 
     @check("norm")
     @classmethod
     def _from_nothing(cls, value: str, info: Info) -> str:
         if value == "group" and info.data.get("weights"):
-            raise ValueError("group is for training from nothing: set detector.weights to null")
+            raise ValueError(
+                "group is for training from random weights: set detector.weights to null"
+            )
         return value
 
     @check("frozen_stages")
     @classmethod
-    def _learning(cls, value: int | None, info: Info) -> int | None:
+    def _trainable(cls, value: int | None, info: Info) -> int | None:
         if value and info.data.get("norm") == "group":
-            raise ValueError("must be 0 with norm: group, which trains from nothing")
+            raise ValueError("must be 0 with norm: group, which trains from random weights")
         return value
 
     @check("anchors")
     @classmethod
     def _levels(cls, value: tuple[float, ...]) -> tuple[float, ...]:
         if len(value) != 5:
-            raise ValueError(f"must be 5 sizes, one a level, not {len(value)}")
+            raise ValueError(f"must be 5 sizes, one per pyramid level, not {len(value)}")
         ascending(value)
         return value
 
 
 class Views(Section):
-    # short sides in training, one is drawn for every batch
+    # short sides in training; one is drawn for every batch
     short: Annotated[Counts, Field(min_length=1)] = tuple(range(480, 801, 32))
-    long: Count = 1333  # the most a long side may have
+    long: Count = 1333  # largest long side
     test: Count = 800  # short side at test
-    flip: bool = True
-    # [0.5, 1.25]: each image is enlarged or reduced on its canvas by a factor drawn between
+    flip: bool = True  # horizontal flips in training
+    # [0.5, 1.25]: each image is scaled on its canvas by a factor drawn from this range
     zoom: Numbers | None = None
+    few_shot: Counts | None = None  # short sides in the stages transfer and tune; null: short
 
     @check("long", "test")
     @classmethod
@@ -154,43 +173,25 @@ class Views(Section):
         return value
 
 
-USUAL_BATCH = 16  # for which rates are meant
+class Train(Section):
+    """Keys shared by all stages that train; each stage may override them: `online.batch: 8`."""
 
-
-class Training(Section):
-    usual_rate: ClassVar[float] = 0.02
-
-    iterations: Count | None = 18_000
-    minutes: Positive | None = None  # a budget of time instead; the schedule fits itself to it
-    batch: Count = 16  # images an iteration, over all processes
-    # learning rate; null: 0.02 for a batch of 16, in proportion for others
-    rate: Positive | None = None
-    warm_up: Whole = 100  # iterations in which the rate rises
-    decay: Numbers = (0.666667, 0.888889)  # shares of the run after which the rate falls to a tenth
+    # images per iteration, over all processes. Change it if memory runs out
+    batch: Count = 16
+    warm_up: Whole = 100  # iterations in which the learning rate rises
+    # shares of the run after which the learning rate falls to a tenth
+    decay: Numbers = (0.666667, 0.888889)
+    # momentum of SGD. Change it only to reproduce other work
     momentum: Share = 0.9
+    # Change it only to reproduce other work
     weight_decay: Annotated[Float, Field(ge=0)] = 1e-4
-    clip: Positive | None = None  # the largest norm of the gradient
-    # decay of the averaged weights, such as 0.999
-    ema: Annotated[Float, Field(gt=0, lt=1)] | None = None
-    # iterations by which their memory grows in each; null: it is whole from the first one on, for a
-    # start worth remembering
-    ema_growth: Positive | None = 0.1
-    accumulate: Count = 1  # passes a batch is cut into, to save memory
-    bf16: Auto = "auto"  # auto: on CUDA
-    save_seconds: Annotated[Float, Field(ge=0)] = 60  # how often the state to go on with is written
-
-    @property
-    def learning_rate(self) -> float:
-        """A smaller batch is noisier: its steps are as much shorter."""
-        return self.rate or self.usual_rate * self.batch / USUAL_BATCH
-
-    @check("minutes")
-    @classmethod
-    def _one_budget(cls, value: float | None, info: Info) -> float | None:
-        not_both("iterations", value, info)
-        if value is None and info.data.get("iterations", 1) is None:
-            raise ValueError("must be given where iterations is not")
-        return value
+    clip: Positive | None = None  # largest norm of the gradient; null: not clipped
+    # passes that a batch is cut into. Change it if memory runs out and the batch should stay
+    accumulate: Count = 1
+    # bfloat16 autocast; auto: on CUDA. Change it to false if losses are not finite
+    bf16: Auto = "auto"
+    # seconds between saved training states. Change it on slow disks
+    save_seconds: Annotated[Float, Field(ge=0)] = 60
 
     @check("decay")
     @classmethod
@@ -208,145 +209,188 @@ class Training(Section):
         return value
 
 
+class Training(Train):
+    """What every stage that trains has of its own."""
+
+    reference_rate: ClassVar[float] = 0.02
+
+    iterations: Count | None = 18_000  # length of the training
+    minutes: Positive | None = None  # a time budget instead; the schedule fits itself to it
+    # learning rate; null: the stage's usual one for a batch of 16, in proportion for others
+    rate: Positive | None = None
+
+    @property
+    def learning_rate(self) -> float:
+        """In proportion to the batch: the gradient of a smaller one is noisier."""
+        return self.rate or self.reference_rate * self.batch / REFERENCE_BATCH
+
+    @check("minutes")
+    @classmethod
+    def _one_budget(cls, value: float | None, info: Info) -> float | None:
+        not_both("iterations", value, info)
+        if value is None and info.data.get("iterations", 1) is None:
+            raise ValueError("must be given where iterations is not")
+        return value
+
+
 class Base(Training):
-    checkpoint: Place | None = None  # a finished base detector, or its run, instead of training one
+    """The base detector: base classes alone."""
+
+    # a finished base detector, or a run, instead of training one
+    checkpoint: Place | None = None
+
+
+class Transfer(Training):
+    """TFA: rows for the novel classes, then fine-tuning of the predictors on the K shots."""
+
+    reference_rate: ClassVar[float] = 0.001
+
+    # a finished few-shot detector, or a run, instead of training one
+    checkpoint: Place | None = None
+    # box regression of novel classes: new: random start (TFA); mean: starts as the mean of the base
+    # classes'; fixed: that mean, never trained
+    boxes: Literal["new", "mean", "fixed"] = "new"
+    # balanced: K boxes of every class (TFA); known: all base boxes of the shots' pictures as well
+    data: Literal["balanced", "known"] = "balanced"
+    iterations: Count | None = 4_000
+    warm_up: Whole = 0
+    decay: Numbers = (0.9,)
+
+
+class Discriminator(Section):
+    """The network that compares candidates with the shots (section 3.2)."""
+
+    # none, a file, or a name of torchvision's or timm's, as in resnet50:IMAGENET1K_V1
+    weights: NameOrFile = "none"
+    short: Count = 800  # short side of the pictures it sees
+    # cut boxes out and resize them to so many pixels; null: pool features of the whole picture
+    crop: Count | None = None
+    # weights come from Caffe: BGR input, stride in the 1x1 convolutions. Change it for such a file
+    caffe: bool = False
+    whiten: bool = False  # whiten features of crops by the covariance within base classes
+    # compare with the mean of so many of the best crops of a class instead of the shots; 0: shots
+    refine: Whole = 0
 
 
 class Mine(Section):
-    """Offline mining (section 3.2 of the paper; protocol.md, section 3)."""
+    """Offline mining (section 3.2)."""
 
-    given: Place | None = None  # another run, or a pool.json with what lies beside it
+    # a pool mined elsewhere: a run, or a pool.json. Change it to train on a pool of another tool
+    pool: Place | None = None
     images: Literal["all", "base"] = "all"  # all training images, or those with a base box
-    rounds: Count = 1  # 2: re-train, and mine again with what was re-trained
-    # short sides at which the detector looks at each image, such as [416, 640]; null: views.test
-    short: Annotated[Counts, Field(min_length=1)] | None = None
-    cut: Share = 0.05  # the least detector score of a candidate, before calibration
-    # a number: Eq. 1, for all classes
+    # short sides at which the detector scans, such as [416, 640]; null: views.test. Change it if
+    # the new objects are small
+    scan_short: Annotated[Counts, Field(min_length=1)] | None = None
+    # least detector score of a candidate, before calibration. Change it if candidates are too few
+    min_score: Share = 0.05
+    # adaptive: Eq. 5; a number: the same threshold for all classes (Eq. 1)
     threshold: Annotated[Literal["adaptive"] | float, BeforeValidator(_threshold)] = "adaptive"
-    alpha: Float = 1.5  # Eq. 5
-    most: Count = 300  # N of the paper: the most that are kept of a class, where it is adaptive
-    # more, as long as the mean detector score of the best of a class is this; where it is adaptive
-    expected: Share | None = None
-    tau: Annotated[Positive, Field(le=1)] = 1.0  # Eq. 3; so scores are at most 1
-    # none; a file or a name of torchvision's or timm's
-    discriminator: NameOrFile = "none"
-    discriminator_short_side: Count = 800
-    # boxes are cut out, so many pixels wide and high, and seen one by one, after NMS
-    discriminator_crop: Count | None = None
-    discriminator_normalisation: Literal["auto", "imagenet", "caffe"] = "auto"
-    discriminator_stride_in_1x1: bool = False
-    centre: bool = False  # features minus the mean feature of base boxes; of crops they always are
-    whiten: bool = False  # features of crops in a space in which base classes are round
-    refine: Whole = 0  # so many of the best crops of a class are its prototype, not the shots
-    # boxes of a class are stretched alike where that makes crops of them more like the shots
-    stretch: bool = False
-    drop_on_base: bool = False  # no candidates, nor a teacher's finds, that overlap base boxes
-    # none is chosen, nor taken from a teacher, that lies in a better one of its class, or around
-    # it; what lies in a taught one is background, whatever online.ignore_candidates says
+    # Eq. 5: delta = mean + alpha x deviation. Change it if too few or too many boxes are mined
+    alpha: Float = 1.5
+    # N of the paper: most boxes kept of a class, with the adaptive threshold. Change it if your
+    # pictures hold many more objects
+    per_class: Count = 300
+    # keep more than N of a class as long as their mean detector score is at least this
+    mean_score: Share | None = None
+    # Eq. 3. Change it only to reproduce other work
+    tau: Annotated[Positive, Field(le=1)] = 1.0
+    # correct the boxes of a class where that makes their crops more like the shots
+    box_correction: bool = False
+    drop_on_base: bool = False  # drop candidates and teacher's boxes that overlap base boxes
+    # drop boxes inside or around a better one of their class; what lies in a kept one is background
     drop_nested: bool = False
-    detections: Place | None = None  # another tool's on the training images, instead of transfer's
-    extra: Place | None = None  # a folder of pictures without annotations, mined too
-    extra_most: Count = 100  # N of theirs
-    extra_only: bool = False  # the pool is theirs alone: nothing is mined in the training images
+    # another tool's detections on the training images (COCO results), instead of transfer's.
+    # Change it to mine with another few-shot detector
+    detections: Place | None = None
+    # a folder of pictures without annotations, mined too. Change it if you have more pictures
+    extra: Place | None = None
+    # N for mine.extra. Change it with the size of that folder
+    extra_per_class: Count = 100
+    # mine in mine.extra alone. Change it to measure what the extra pictures bring
+    extra_only: bool = False
 
-    @check("given")
+    @check("pool")
     @classmethod
     def _pool_of_run(cls, value: Path | None) -> Path | None:
-        return value / "mine" / "pool.json" if value is not None and is_folder(value) else value
+        return value / "pool.json" if value is not None and is_folder(value) else value
 
 
 class Mingle(Section):
-    """Where the pool joins what the teacher finds (Eq. 6)."""
+    """How the offline pool joins what the teacher finds (Eq. 6)."""
 
-    rpn: bool = True  # its proposals
-    rcnn: bool = True  # its instances
-    nms: Literal["class", "agnostic"] = "class"  # agnostic: a better box of another class replaces
-    keep_pool: bool = False  # the pool's box stays, however sure the teacher is of its own
+    rpn: bool = True  # the pool joins the teacher's proposals
+    rcnn: bool = True  # the pool joins the teacher's boxes
+    # NMS over both: class: class by class; agnostic: a better box of another class wins. Change it
+    # if new classes are confused with each other
+    nms: Literal["class", "agnostic"] = "class"
+    keep_pool: bool = False  # a box of the pool stays, whatever the teacher's score
 
 
 class Online(Training):
-    """Re-training on base boxes and mined ones."""
+    """Re-training on base boxes and mined ones, with a teacher that mines on (section 3.3)."""
 
-    checkpoint: Place | None = None  # a finished detector of this stage instead of training one
-    # what it begins as: the backbone's own weights, the base detector with rows for new classes, or
-    # the few-shot detector
-    start: Literal["weights", "base", "transfer"] = "weights"
-    # of the teacher; without one, of what comes out
+    # start from the backbone's weights, or from the few-shot detector
+    start: Literal["weights", "transfer"] = "weights"
+    # images to train on: all; taught: those with a target; no_background: all, but no background
+    # loss in images without a target
+    images: Literal["all", "taught", "no_background"] = "all"
+    teacher: bool = True  # the teacher mines on, and is the detector that comes out
+    # EMA decay of the teacher; without a teacher, of the weights that come out
     ema: Annotated[Float, Field(gt=0, lt=1)] | None = 0.999
-    teacher: bool = True  # it goes on mining, and is the detector that comes out
-    delta: Share = 0.7  # the least score of what the teacher finds
-    # delta rises for classes of which the teacher finds more than the scores of the mined
-    # candidates add up to
-    adapt_delta: bool = False
+    ema_warm_up: Positive | None = 1.0  # EMA warm-up rate; null disables the warm-up
+    delta: Share = 0.7  # least score of the teacher's boxes
     mingle: Mingle = Mingle()
-    iou_branch: bool = True  # a teacher's scores know how well a box lies (Eq. 7)
-    oracle: bool = False  # all hidden novel boxes in place of the pool: a ceiling, not a method
-    strong: bool = True  # strong views
-    shots: bool = False  # the K shots are targets too
-    repeat: Count = 1  # images with a box of the pool, or a shot, are seen so many times as often
+    iou_branch: bool = True  # scores of the teacher count how well a box fits (Eq. 7)
+    # beta: weight of the IoU branch's loss. Change it only to reproduce Appendix C
+    iou_beta: Annotated[Float, Field(ge=0)] = 1.0
+    strong: bool = True  # strong augmentation for the student
+    shots: bool = False  # train on the K shots too
+    repeat: Count = 1  # how often an epoch shows images with a mined box or a shot
     ignore_candidates: bool = False  # no background loss on candidates that were not chosen
-    ignore_above: Share | None = None  # nor on what the teacher finds with such a score or a better
-    mined_weight: Annotated[Float, Field(ge=0)] = 1.0  # of the losses on mined boxes
-    # box losses on all mined boxes, on the pool's alone, or on none: a teacher that learns where
-    # objects end from its own boxes drifts
+    # weight of the losses on mined boxes. Change it if the pool is poor
+    mined_weight: Annotated[Float, Field(ge=0)] = 1.0
+    # mined boxes with a box regression loss: all, those of the pool, or none
     mined_boxes: Literal["all", "pool", "none"] = "all"
+    # train on all hidden novel boxes instead of the pool: a ceiling, not a method
+    oracle: bool = False
 
-    @property
-    def asks_for_candidates(self) -> str | None:
-        """The key that needs candidates.json, if one does."""
-        adapts = self.teacher and self.adapt_delta
-        if self.oracle or not (self.ignore_candidates or adapts):
-            return None
-        return "online.ignore_candidates" if self.ignore_candidates else "online.adapt_delta"
-
-    @check("teacher")
+    @check("ema")
     @classmethod
-    def _averaged(cls, value: bool, info: Info) -> bool:
-        if value and "ema" in info.data and info.data["ema"] is None:
-            raise ValueError("needs online.ema, the decay of the teacher's weights")
-        return value
-
-    @check("ignore_above")
-    @classmethod
-    def _middling(cls, value: float | None, info: Info) -> float | None:
-        if value is not None and value >= info.data.get("delta", 1):
-            raise ValueError(
-                f"must be below online.delta, above which boxes are taught, not {value:g}"
-            )
+    def _averaged(cls, value: float | None, info: Info) -> float | None:
+        if value is None and info.data.get("teacher"):
+            raise ValueError("must be a number where online.teacher is true")
         return value
 
 
 class Tune(Training):
-    """The last fine-tuning, of classifier, box and IoU predictors."""
+    """The last fine-tuning, on the K shots (section 3.3)."""
 
-    usual_rate: ClassVar[float] = 0.001
+    reference_rate: ClassVar[float] = 0.001
 
+    # balanced: K boxes of every class; novel: the novel shots alone; known: all base boxes of the
+    # shots' pictures as well; none: no fine-tuning
+    data: Literal["balanced", "novel", "known", "none"] = "balanced"
+    # predictors: classifier, box and IoU predictors; head: the whole R-CNN head (the paper, COCO)
+    part: Literal["predictors", "head"] = "predictors"
+    # box regression of novel classes: trained, or left as it is
+    boxes: Literal["trained", "fixed"] = "trained"
     iterations: Count | None = 4_000
-    # learning rate; null: 0.001 for a batch of 16, in proportion for others
-    rate: Positive | None = None
     warm_up: Whole = 0
     decay: Numbers = (0.9,)
-    # novel: without the shots of base classes; known: with all base boxes of the shots' pictures;
-    # none: no fine-tuning, what was re-trained is what comes out
-    data: Literal["balanced", "novel", "known", "none"] = "balanced"
-    boxes: Literal["learnt", "fixed"] = "learnt"  # box rows of new classes
-    short: Counts | None = None  # short sides instead of views.short
-    cached: bool = True  # what is frozen is computed once for each view
 
 
-class Transfer(Training):
-    usual_rate: ClassVar[float] = 0.001
-
-    checkpoint: Place | None = None  # a finished few-shot detector instead of training one
-    # box rows of new classes begin as random ones (TFA), or as the mean of the base classes', and
-    # fixed ones stay so, but for weight decay: one shot teaches more about itself than about where
-    # objects end
-    boxes: Literal["new", "mean", "fixed"] = "new"
-    data: Literal["balanced", "known"] = "balanced"  # known: all base boxes of the shots' pictures
-    iterations: Count | None = 4_000
-    # learning rate; null: 0.001 for a batch of 16, in proportion for others
-    rate: Positive | None = None
-    warm_up: Whole = 0  # iterations in which the rate rises
-    decay: Numbers = (0.9,)  # as in base
-    short: Counts | None = None  # short sides instead of views.short
-    cached: bool = True  # what is frozen is computed once for each view
+class Config(Section):
+    seed: Whole = 0  # of training and of new weights; shots have their own
+    # auto, cpu, cuda, cuda:1. Change it to choose a GPU
+    device: str = "auto"
+    data: Data = Data()
+    shots: Shots = Shots()
+    detector: Detector = Detector()
+    views: Views = Views()
+    train: Train = Train()
+    base: Base = Base()
+    transfer: Transfer = Transfer()
+    discriminator: Discriminator = Discriminator()
+    mine: Mine = Mine()
+    online: Online = Online()
+    tune: Tune = Tune()

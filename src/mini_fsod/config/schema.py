@@ -36,6 +36,7 @@ from mini_fsod.data.text import shown
 from mini_fsod.files import is_folder
 from mini_fsod.labels import SPLITS
 
+STAGES = ("base", "transfer", "scan", "mine", "online", "tune")  # in the order in which they run
 REFERENCE_BATCH = 16  # the batch size that default learning rates are meant for
 
 

@@ -85,7 +85,17 @@ class Run:
         if self.team.leads:
             console.note(f"{stage}: batch {section.batch}, learning rate {section.learning_rate:g}")
         trained_detector, trained = train(
-            detector, losses, feed, section, bf16, folder, stage, self.device, self.team, average, watch
+            detector,
+            losses,
+            feed,
+            section,
+            bf16,
+            folder,
+            stage,
+            self.device,
+            self.team,
+            average,
+            watch,
         )
         if self.team.leads:
             about: checkpoint.About = {

@@ -1,4 +1,4 @@
-"""`mini run`: the stages of a configuration, one after another; each result is found or computed."""
+"""`mini run`: the stages of a configuration; the result of each is found or computed."""
 
 from __future__ import annotations
 
@@ -314,14 +314,10 @@ class _Pipeline:
         """Stages after the last one wanted stay in the run while their results still fit."""
         whole = stages_of(self._config, STAGES[-1])
         fits = True
-        for stage in STAGES:
-            if stage in wanted:
-                continue
-            fits = fits and stage in whole and self._is_kept(stage)
-            if not fits:
+        for stage in (stage for stage in STAGES if stage not in wanted):
+            fits = fits and (stage not in whole or self._is_kept(stage))
+            if not fits or stage not in whole:
                 store.unlink(self._out, stage)
-                if stage not in whole:
-                    fits = True  # this run has no such stage
         trained = [stage for stage in DETECTORS if stage in self._figures]
         if trained:
             source = self._folder(trained[-1]) / checkpoint.NAME
@@ -330,7 +326,7 @@ class _Pipeline:
             (self._out / FINAL).unlink(missing_ok=True)
 
     def _is_kept(self, stage: str) -> bool:
-        """Whether the result of a stage is there and is this run's already; its figures are read."""
+        """Whether the run has the result of a stage already; its figures are read."""
         if not (self._out / stage).is_symlink():
             return False
         self._key(stage)

@@ -1,4 +1,4 @@
-"""Kept results: RUNS/.stages/STAGE-HASH holds what a stage has computed, for every run that needs it.
+"""Kept results: RUNS/.stages/STAGE-HASH holds what a stage computed, for every run that needs it.
 
 A run's folder has a link for each of its stages. `metrics.json` is written last: a folder without
 it is unfinished, and the stage resumes there. Nothing in a finished folder ever changes, but for
@@ -99,7 +99,7 @@ def link(run: Path, stage: str, folder: Path) -> None:
     """Let RUN/STAGE lead to a result. The link is relative: both may be moved together."""
     target = os.path.relpath(folder.resolve(), run.resolve())
     path = run / stage
-    if path.is_symlink() and os.readlink(path) == target:
+    if path.is_symlink() and str(path.readlink()) == target:
         return
     part = run / f".{stage}.link"
     try:
@@ -154,7 +154,7 @@ def users(runs: Path, name: str | None = None) -> dict[str, tuple[str, ...]]:
         for stage in STAGES:
             path = run / stage
             if path.is_symlink():
-                target = path.parent.resolve() / os.readlink(path)
+                target = path.parent.resolve() / path.readlink()
                 if Path(os.path.normpath(target)).parent == store:
                     found.setdefault(target.name, []).append(run.relative_to(runs).as_posix())
     return {result: tuple(runs) for result, runs in found.items() if name in (None, result)}

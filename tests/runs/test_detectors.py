@@ -102,7 +102,10 @@ def test_load_detector_refuses_other_classes(tmp_path: Path) -> None:
         ({"anchors": [1, 2, 3, 4, 5]}, r"detector.anchors is \[32.0, 64.0, 128.0, "),
         ({"backbone": "resnet18"}, r"detector.backbone is resnet18-narrow"),
         ({"norm": "frozen"}, r"detector.norm is group"),
-        ({"caffe": True}, r"detector.caffe \(stride in 1x1\) is False .* caffe \(BGR means\)"),
+        (
+            {"caffe": True},
+            r"detector.caffe \(stride in 1x1\) is False .*detector.caffe \(BGR means\)",
+        ),
     ],
 )
 def test_load_detector_refuses_another_architecture(

@@ -16,7 +16,7 @@ from PIL import Image
 from helpers import training as small
 from helpers.training import CPU
 from mini_fsod.config.load import resolve
-from mini_fsod.data.split import arranged
+from mini_fsod.data.subsets import arranged
 from mini_fsod.detector import build
 from mini_fsod.detector.settings import RoISettings, RPNSettings
 from mini_fsod.errors import UserError

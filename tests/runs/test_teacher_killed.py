@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from runs.taught import config, lines, settings, weights
 
+from helpers.training import start
 from mini_fsod.runs import stages
 from runs import small
-from runs.taught import config, lines, settings, weights
-from helpers.training import start
 
 ADAPTING = {"online__adapt_delta": "true"}  # what is seen changes how the run goes on
 Moment = tuple[str, int, bool]  # a file, the how-manieth time it is written, before or after

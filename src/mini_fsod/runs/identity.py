@@ -76,7 +76,8 @@ def stage_key(config: Config, stage: str, earlier: Mapping[str, str], content: C
     parts = {
         "format": FORMAT,
         "stage": stage,
-        "needs": {name: earlier[name] for name in needs(config, stage)},
+        # of mining only the content of the pool counts: see `Content.pools`
+        "needs": {name: earlier[name] for name in needs(config, stage) if name != "mine"},
         **_DEPENDS[stage](config, content),
     }
     text = json.dumps(parts, sort_keys=True, default=str)

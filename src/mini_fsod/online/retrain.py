@@ -139,7 +139,7 @@ def _watch(run: Run, learnt: Learnt, share: Floats, how: Teaching) -> health.Wat
         mined.label - len(labels.base), share[mined.image], minlength=len(labels.novel)
     )
     pool = dict(zip(labels.novel, an_image.tolist(), strict=True))
-    before = log.read(run.out / "online" / log.FILE)  # of a run that was killed
+    before = log.read_log(run.out / "online" / log.FILE)  # of a run that was killed
     own = run.config.online
     normal = health.Normal.of(own.batch, how.instances, pool, own.iterations)
     return health.Watch(normal, health.looks_of(before))

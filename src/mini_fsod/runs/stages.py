@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from mini_fsod import checkpoint, console
-from mini_fsod.config.load import to_yaml
 from mini_fsod.config.schema import STAGES, Config
 from mini_fsod.data.folder import pictures_below
 from mini_fsod.device import torch_device
@@ -33,7 +32,7 @@ from mini_fsod.runs.run import Run
 from mini_fsod.tfa.transfer import transfer
 from mini_fsod.tfa.tune import tune
 from mini_fsod.train import state
-from mini_fsod.train.distributed import Team, own_device, team, told_by_leader, wait_for_all
+from mini_fsod.train.distributed import Team, device_of_process, team, told_by_leader, wait_for_all
 
 STAGE = {
     "base": base, "transfer": transfer, "scan": scan, "mine": mine, "online": online, "tune": tune,
@@ -60,7 +59,7 @@ def run(
     computes one of them, wait for it, or raise `store.Busy`. Returns the content of `results.json`;
     nothing in a process that torchrun started beside the first.
     """
-    check_ready(config)
+    config.ready()
     for name in (first, last):
         if name is not None and name not in STAGES:
             raise UserError(
@@ -75,7 +74,7 @@ def run(
         )
     results_store = results_store or out.parent / store.STORE
     _check_folder(out, config, results_store)
-    device = own_device(torch_device(config.device))
+    device = device_of_process(torch_device(config.device))
     with team(device) as together:
         console.err.quiet = not together.leads
         try:
@@ -98,19 +97,6 @@ def run(
                 return pipeline.run(wanted, first, wait)
         finally:
             console.err.quiet = False
-
-
-def check_ready(config: Config) -> None:
-    """What a run needs and no default can know."""
-    keys, sets = [], []
-    if config.data.root is None:
-        keys.append("data.root")
-        sets.append("--set data.root=FOLDER")
-    if config.data.split is None and not config.data.novel:
-        keys.append("data.split or data.novel")
-        sets.append("--split voc-split1 (or --set data.novel=bird,bus)")
-    if keys:
-        raise UserError(f"The configuration lacks {' and '.join(keys)}.", f"Add {' '.join(sets)}.")
 
 
 def _check_folder(out: Path, config: Config, results_store: Path) -> None:
@@ -191,7 +177,7 @@ class _Pipeline:
         if leads:
             self._out.mkdir(parents=True, exist_ok=True)
             store.remove_leftovers(self._out)
-            write_bytes(self._out / CONFIG, to_yaml(self._config).encode())
+            write_bytes(self._out / CONFIG, self._config.to_yaml().encode())
         results: dict[str, Any] = {}
         for stage in wanted:
             self._key(stage)

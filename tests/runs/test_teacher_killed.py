@@ -15,7 +15,7 @@ import torch
 from mini_fsod.runs import stages
 from runs import small
 from runs.taught import config, lines, settings, weights
-from train.small import start
+from helpers.training import start
 
 ADAPTING = {"online__adapt_delta": "true"}  # what is seen changes how the run goes on
 Moment = tuple[str, int, bool]  # a file, the how-manieth time it is written, before or after

@@ -13,6 +13,8 @@ import pytest
 import torch
 from PIL import Image
 
+from helpers import training as small
+from helpers.training import CPU
 from mini_fsod.config.load import resolve
 from mini_fsod.data.split import arranged
 from mini_fsod.detector import build
@@ -25,8 +27,6 @@ from mini_fsod.train import state as states
 from mini_fsod.train.distributed import Team, mean_of_all, team, told_by_leader, wait_for_all
 from mini_fsod.train.loop import Recipe, train
 from mini_fsod.train.step import losses_of
-from train import small
-from train.small import CPU
 
 RECIPE = Recipe(iterations=3, batch=4, rate=0.02, warm_up=2, ema=0.9, clip=5.0, save_seconds=1000)
 BOXES = (

@@ -11,14 +11,15 @@ import pytest
 import torch
 from torch import nn
 
+from helpers import training as small
+from helpers.training import CPU, ITERATIONS, assert_same, run, stopped
 from mini_fsod.errors import UserError
 from mini_fsod.train import log, loop
 from mini_fsod.train import state as states
 from mini_fsod.train.ema import warmed_decay
 from mini_fsod.train.loop import train
 from mini_fsod.train.schedule import rate_at
-from train import small
-from train.small import CPU, ITERATIONS, assert_same, run, stopped
+from mini_fsod.train.step import Inputs
 
 
 def naive(recipe: loop.Recipe) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
@@ -36,7 +37,7 @@ def naive(recipe: loop.Recipe) -> tuple[dict[str, torch.Tensor], dict[str, torch
             group["lr"] = rate_at(n, total, recipe.rate, recipe.warm_up, recipe.decay)
         optimiser.zero_grad()
         for part in next(batches):
-            sum(model.losses(*part).values()).backward()
+            sum(model.losses(part).values()).backward()
         if recipe.clip is not None:
             nn.utils.clip_grad_norm_(learning, recipe.clip)
         optimiser.step()
@@ -84,8 +85,8 @@ def test_accumulation_is_the_whole_batch(tmp_path: Path) -> None:
         nn.init.constant_(model.weight, 0.1)
         nn.init.constant_(model.bias, 0.2)
 
-        def losses(x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
-            return {"loss": (model(x.double()) - y).square().mean()}
+        def losses(inputs: Inputs) -> dict[str, torch.Tensor]:
+            return {"loss": (model(inputs[0].double()) - inputs[1]).square().mean()}
 
         feed = small.feed_of(accumulate=accumulate)
         recipe = small.recipe_of(accumulate=accumulate, clip=0.5)
@@ -109,9 +110,9 @@ def test_bf16_is_a_flag(tmp_path: Path, bf16: bool) -> None:
     kinds = set()
     model = small.Small()
 
-    def losses(x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
-        kinds.add(model.first(x).dtype)
-        return model.losses(x, y)
+    def losses(inputs: Inputs) -> dict[str, torch.Tensor]:
+        kinds.add(model.first(inputs[0]).dtype)
+        return model.losses(inputs)
 
     recipe = small.recipe_of(iterations=2, bf16=bf16)
     train(model, losses, small.feed_of(), recipe, tmp_path, "t", CPU)
@@ -124,8 +125,8 @@ def test_what_is_logged(tmp_path: Path) -> None:
     every = []
     model = small.Small()
 
-    def losses(x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
-        found = model.losses(x, y)
+    def losses(inputs: Inputs) -> dict[str, torch.Tensor]:
+        found = model.losses(inputs)
         every.append(found["loss_right"].item())
         return found
 
@@ -150,9 +151,9 @@ def test_who_watches_sees_every_look_and_may_stop(tmp_path: Path) -> None:
     def learned(folder: Path, end: int, gauge: float) -> None:
         model = small.Small()
 
-        def losses(x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        def losses(inputs: Inputs) -> dict[str, torch.Tensor]:
             told = {"height": gauge * model.first.weight.sum()}
-            return model.losses(x, y) | (told if gauge else {})
+            return model.losses(inputs) | (told if gauge else {})
 
         class Watch:
             def begin(self, step: int) -> None:
@@ -185,8 +186,8 @@ def test_who_watches_sees_every_look_and_may_stop(tmp_path: Path) -> None:
 def test_a_gauge_that_is_no_number(tmp_path: Path) -> None:
     model = small.Small()
 
-    def losses(x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
-        return model.losses(x, y) | {"height": torch.tensor(torch.nan)}
+    def losses(inputs: Inputs) -> dict[str, torch.Tensor]:
+        return model.losses(inputs) | {"height": torch.tensor(torch.nan)}
 
     with pytest.raises(
         UserError, match="The gauge is not a number any more: height at iteration 0"
@@ -307,8 +308,8 @@ def test_an_update_that_ruins_the_weights(tmp_path: Path, bad: int) -> None:
         model = small.Small()
         told = SimpleNamespace(n=0)
 
-        def losses(x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
-            found = model.losses(x, y)
+        def losses(inputs: Inputs) -> dict[str, torch.Tensor]:
+            found = model.losses(inputs)
             if told.n == root_at:
                 found["loss_left"] = (0 * found["loss_left"]).sqrt()
             return found

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 
+from helpers import training as small
+from helpers.training import CPU, ITERATIONS, assert_same, run, stopped
 from mini_fsod.errors import UserError
 from mini_fsod.train import log, loop
 from mini_fsod.train import state as states
 from mini_fsod.train.loop import train
-from train import small
-from train.small import CPU, ITERATIONS, assert_same, run, stopped
 
 
 @pytest.mark.parametrize("ema", [None, 0.9])

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from helpers.training import CPU, Small
 from mini_fsod.errors import UserError
 from mini_fsod.train import state as states
 from mini_fsod.train.ema import Average
 from mini_fsod.train.step import make_optimiser
-from train.small import CPU, Small
 
 
 def begun(steps: int, layout: torch.memory_format = torch.contiguous_format):

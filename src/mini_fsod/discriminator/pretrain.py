@@ -26,7 +26,7 @@ from mini_fsod.discriminator.moco_views import WHOLE, WINDOWS, coloured, draw_co
 from mini_fsod.errors import UserError, nearest
 from mini_fsod.files import mode
 from mini_fsod.loader.cache import Pictures, cached_pictures
-from mini_fsod.loader.resident import Resident, Targets
+from mini_fsod.loader.resident import Annotations, Resident
 from mini_fsod.loader.schedule import Schedule
 from mini_fsod.train import state
 from mini_fsod.train.loop import Feed, Recipe, Trained, train
@@ -95,7 +95,7 @@ def pretrain(
     )
     folder = out.with_suffix(".run")
     folder.mkdir(parents=True, exist_ok=True)
-    _, trained = train(model, model.losses, feed, recipe, folder, "pretrain", device)
+    _, trained = train(model, lambda views: model.losses(*views), feed, recipe, folder, "pretrain", device)
     net = body.net if isinstance(body, LastMap) else body
     header = Header(
         how.backbone,
@@ -135,7 +135,7 @@ def feed_of(pictures: Pictures, batch: int, how: Pretraining, device: torch.devi
     images, size = len(pictures.files), how.size
     # what is seen of a picture is drawn below: to the schedule all are alike
     schedule = Schedule(np.full((images, 2), size), batch, (size,), size, how.seed, flip=False)
-    resident = Resident(pictures, Targets.of(NO_BOXES, images), device)
+    resident = Resident(pictures, Annotations.of(NO_BOXES, images), device)
     crops = WHOLE if how.whole else WINDOWS
 
     def batches(start: int) -> Generator[Sequence[Inputs]]:

@@ -104,7 +104,7 @@ def train(
     average: Average[Model] | None = None,
     watch: Watch | None = None,
 ) -> tuple[Model, Trained]:
-    """Train `model`, whose losses on a batch's inputs are `losses(*inputs)`; goes on where a state
+    """Train `model`, whose losses on a batch's inputs are `losses(inputs)`; goes on where a state
     lies in `folder`. Returns the averaged model if `recipe.ema` is given, else the model itself.
     `average` is given where the losses need the averaged model, a teacher.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +14,21 @@ from mini_fsod.detector.model import Detector
 from mini_fsod.loader.resident import Batch
 from mini_fsod.train.ema import Average
 
-Losses = Callable[..., dict[str, Tensor]]
-Inputs = tuple[Tensor, ...]
+Inputs = tuple[Any, ...]  # of the losses: a NamedTuple of tensors, possibly nested
+Losses = Callable[[Any], dict[str, Tensor]]  # takes such `Inputs`
+
+
+class DetectorInputs(NamedTuple):
+    """A batch as the losses of a detector take it."""
+
+    images: Tensor  # (B, 3, H, W) uint8
+    sizes: Tensor  # (B, 2) height, width of each image on the canvas
+    targets: Targets
+    draw: Tensor  # () int64: seeds the sampling of anchors and RoIs
 
 
 class Step:
-    """Adds up the losses of `losses(*inputs)`, a detector's, and updates what learns.
+    """Adds up the losses of `losses(inputs)`, a detector's, and updates what learns.
 
     Entries whose name does not begin with `loss` are gauges: they are told, and nothing more.
 
@@ -55,13 +64,13 @@ class Step:
     def __call__(self, parts: Sequence[Inputs]) -> Tensor:
         """(L,) the losses, named by `names`, means over the parts; overwritten by a later step."""
         if len(parts) == 1 and self._reduce is None:
-            return self._whole(*parts[0])
+            return self._whole(parts[0])
         for parameter in self._learning:
             if parameter.grad is None:  # once: recorded kernels add to it where it lies
                 parameter.grad = torch.zeros_like(parameter)
         gradients: list[Tensor] = [p.grad for p in self._learning if p.grad is not None]
         torch._foreach_zero_(gradients)
-        values = torch.stack([self._add(*part).clone() for part in parts]).mean(0)
+        values = torch.stack([self._add(part).clone() for part in parts]).mean(0)
         if len(parts) > 1:
             torch._foreach_mul_(gradients, 1 / len(parts))
         if self._reduce is not None:
@@ -69,15 +78,15 @@ class Step:
         self._finish()
         return values
 
-    def _run(self, *inputs: Tensor) -> Tensor:
+    def _run(self, inputs: Inputs) -> Tensor:
         self._optimiser.zero_grad(set_to_none=True)
-        values = self._gradients(*inputs)
+        values = self._gradients(inputs)
         self._update()
         return values
 
-    def _gradients(self, *inputs: Tensor) -> Tensor:
+    def _gradients(self, inputs: Inputs) -> Tensor:
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
-            losses = self._losses(*inputs)
+            losses = self._losses(inputs)
         self.names = tuple(losses)
         values = torch.stack(list(losses.values()))
         learnt = [value for name, value in losses.items() if is_loss(name)]
@@ -96,21 +105,19 @@ def is_loss(name: str) -> bool:
     return name.startswith("loss")
 
 
-def inputs_of(batch: Batch, draw: Tensor) -> Inputs:
-    """A batch as `losses_of` takes it; `draw` () int64 decides what is sampled."""
-    return batch.images, batch.sizes, batch.boxes, batch.labels, batch.valid, draw
+def inputs_of(batch: Batch, draw: Tensor) -> DetectorInputs:
+    return DetectorInputs(batch.images, batch.sizes, batch.targets, draw)
 
 
 def losses_of(detector: Detector, box_classes: int | None = None) -> Losses:
-    """A detector's losses as a function of tensors alone, which can be recorded.
+    """The losses of a detector on `DetectorInputs`.
 
-    Box losses are of the first `box_classes` classes alone, where there is such a number.
+    With `box_classes`, only the first so many classes have box losses.
     """
 
-    def losses(
-        images: Tensor, sizes: Tensor, boxes: Tensor, labels: Tensor, valid: Tensor, draw: Tensor
-    ) -> dict[str, Tensor]:
-        targets = Targets(boxes, labels, valid, box_weights=placed(labels, box_classes))
+    def losses(inputs: DetectorInputs) -> dict[str, Tensor]:
+        images, sizes, targets, draw = inputs
+        targets = targets._replace(box_weights=placed(targets.labels, box_classes))
         return detector.losses(images, sizes, targets, draw)
 
     return losses

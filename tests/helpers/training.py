@@ -44,8 +44,9 @@ class Small(nn.Module):
             for weight in self.parameters():
                 weight.copy_(0.3 * torch.randn(weight.shape, generator=rng))
 
-    def losses(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def losses(self, inputs: Inputs) -> dict[str, Tensor]:
         """Both losses are means over the images of a part."""
+        x, y = inputs
         found = self.last(self.frozen(self.norm(self.first(x)).relu()))
         return {
             "loss_left": (found - y)[:, 0].square().mean(),

@@ -114,7 +114,12 @@ def find_warnings(readings: Sequence[Reading], setup: Setup) -> dict[str, str]:
             "mine.threshold; set online.mingle.rcnn to true, so that the student sees the pool."
         )
     for name, pair, drop, advice in (
-        ("agreement", AGREEMENT, AGREEMENT_DROP, "The teacher forgets the pool: lower online.rate."),
+        (
+            "agreement",
+            AGREEMENT,
+            AGREEMENT_DROP,
+            "The teacher forgets the pool: lower online.rate.",
+        ),
         (
             "precision",
             PRECISION,
@@ -181,7 +186,7 @@ def find_collapse(readings: Sequence[Reading], setup: Setup) -> tuple[str, str] 
 
 
 def lost_classes(readings: Sequence[Reading], setup: Setup) -> list[str]:
-    """Classes that the teacher found before and not in the last window, though the pool has them."""
+    """Classes of the pool that the teacher found before, and not in the last long window."""
     last, *earlier = windows(readings, setup.long_window) or [()]
     names = []
     for name, per_image in setup.pool.items():
@@ -204,7 +209,7 @@ class HealthCheck:
     _warned: set[str] = field(default_factory=set)
 
     def begin(self, step: int) -> None:
-        """The training starts or resumes after `step` iterations: later readings will come again."""
+        """The training starts, or resumes, after `step` iterations: later readings are dropped."""
         self.readings = [reading for reading in self.readings if reading.step <= step]
 
     def look(self, step: int, means: Mapping[str, float]) -> dict[str, float]:

@@ -62,6 +62,7 @@ def online(run: Run, folder: Path) -> dict[str, Any]:
     if section.ema is not None:
         average = Average(student, run.device, section.ema, section.ema_warm_up)
     health = None
+    convert: Callable[[Batch, Tensor, Tensor], MinedInputs | TeacherInputs] = mined_inputs
     if section.teacher:
         assert average is not None  # the configuration sees to it
         objects = annotated(run.data.mined, run.data.shots, labels)
@@ -86,7 +87,6 @@ def online(run: Run, folder: Path) -> dict[str, Any]:
         convert = teacher_inputs
     else:
         losses = losses_with_mined(student, section, config.mine)
-        convert = mined_inputs
     feed = run.data.feed(
         training.data,
         schedule,
@@ -103,6 +103,7 @@ def online(run: Run, folder: Path) -> dict[str, Any]:
 def new_student(run: Run) -> tuple[Detector, str | float | None]:
     """The detector to train, and what its backbone started from."""
     config, section = run.config, run.config.online
+    weights: str | float | None
     torch.manual_seed(config.seed)
     if section.start == "weights":
         detector = new_detector(config, len(run.data.labels.classes), section.iou_branch)
@@ -183,9 +184,7 @@ def inputs_from_batches(
     return inputs
 
 
-def boxes_per_image(
-    training: TrainingSet, labels: LabelMap, shares: Floats
-) -> dict[str, float]:
+def boxes_per_image(training: TrainingSet, labels: LabelMap, shares: Floats) -> dict[str, float]:
     """Mined boxes of each novel class per image shown; `shares` (I,) of each image in an epoch."""
     mined = training.mined
     number = np.bincount(

@@ -108,8 +108,8 @@ def losses_with_teacher(
 def loss_on_mined(losses: Mapping[str, Tensor], one: Tensor) -> Tensor:
     """() the part of the losses' sum that samples on mined boxes contribute.
 
-    `one` () = 1 is a factor of their weights and the sum is linear in it, so this is its derivative.
-    Backpropagation goes through the few steps between them, not through the network.
+    `one` () = 1 is a factor of their weights and the sum is linear in it, so this is the derivative
+    of the sum. Computing it does not go back through the network.
     """
     total = torch.stack(list(losses.values())).sum()
     return torch.autograd.grad(total, one, retain_graph=True)[0]

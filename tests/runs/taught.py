@@ -51,4 +51,4 @@ def weights(out: Path) -> bytes:
 
 
 def lines(out: Path) -> list[dict[str, Any]]:
-    return log.read(out / "online" / log.FILE)
+    return log.read_log(out / "online" / log.FILE)

@@ -16,6 +16,7 @@ from torch import nn
 from torchvision.models import get_model
 
 from mini_fsod import console
+from mini_fsod.config.schema import Training
 from mini_fsod.data.dataset import NO_BOXES, Dataset
 from mini_fsod.detector.backbone import NARROW, RESNETS, make_backbone
 from mini_fsod.detector.settings import BackboneSettings
@@ -29,7 +30,7 @@ from mini_fsod.loader.cache import Pictures, cached_pictures
 from mini_fsod.loader.resident import Annotations, Resident
 from mini_fsod.loader.schedule import Schedule
 from mini_fsod.train import state
-from mini_fsod.train.loop import Feed, Recipe, Trained, train
+from mini_fsod.train.loop import Feed, Trained, train
 from mini_fsod.train.step import Inputs
 
 QUEUE = 65_536  # keys, at most
@@ -84,18 +85,20 @@ def pretrain(
     if mode(out):
         _refuse_other(out, feed.identity, iterations)
         return None
-    recipe = Recipe(
+    section = Training(
         iterations=iterations,
         minutes=how.minutes,
         batch=batch,
         rate=how.rate,
         decay=(0.6, 0.8),  # MoCo's first schedule: the loop knows steps, not v2's cosine
-        bf16=device.type == "cuda",
         save_seconds=how.save_seconds,
     )
     folder = out.with_suffix(".run")
     folder.mkdir(parents=True, exist_ok=True)
-    _, trained = train(model, lambda views: model.losses(*views), feed, recipe, folder, "pretrain", device)
+    bf16 = device.type == "cuda"
+    _, trained = train(
+        model, lambda views: model.losses(*views), feed, section, bf16, folder, "pretrain", device
+    )
     net = body.net if isinstance(body, LastMap) else body
     header = Header(
         how.backbone,

@@ -42,8 +42,9 @@ from mini_fsod.online.teacher import TeacherInputs, losses_with_teacher
 from mini_fsod.runs.data import Batches, InputsOf
 from mini_fsod.runs.detectors import load_detector, new_detector, to_device
 from mini_fsod.runs.run import Run
-from mini_fsod.train import log
 from mini_fsod.train.ema import Average
+from mini_fsod.train.log import FILE as LOG_FILE
+from mini_fsod.train.log import read_log
 
 
 def online(run: Run, folder: Path) -> dict[str, Any]:
@@ -58,13 +59,10 @@ def online(run: Run, folder: Path) -> dict[str, Any]:
     images = epoch_images(training, labels, section)
     schedule = run.schedule(sizes, section, images)
     seed = config.seed if section.strong else None
-    average = None
-    if section.ema is not None:
-        average = Average(student, run.device, section.ema, section.ema_warm_up)
-    health = None
+    average = health = None
     convert: Callable[[Batch, Tensor, Tensor], MinedInputs | TeacherInputs] = mined_inputs
     if section.teacher:
-        assert average is not None  # the configuration sees to it
+        average = Average(student, run.device)
         objects = annotated(run.data.mined, run.data.shots, labels)
         truth_known = extra is None and seem_complete(objects, len(training.mined))
         losses = losses_with_teacher(
@@ -83,7 +81,7 @@ def online(run: Run, folder: Path) -> dict[str, Any]:
             boxes_per_image(training, labels, shares),
             section.iterations,
         )
-        health = HealthCheck(setup, readings_of(log.read(folder / log.FILE)))
+        health = HealthCheck(setup, readings_of(read_log(folder / LOG_FILE)))
         convert = teacher_inputs
     else:
         losses = losses_with_mined(student, section, config.mine)

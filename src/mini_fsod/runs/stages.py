@@ -21,7 +21,7 @@ from mini_fsod.runs.base import base, checkpoint_of
 from mini_fsod.runs.run import Run
 from mini_fsod.tfa.transfer import fine_tune
 from mini_fsod.tfa.tune import tune
-from mini_fsod.train.distributed import Team, own_device, team, wait_for_all
+from mini_fsod.train.distributed import Team, device_of_process, team, wait_for_all
 
 LITTLE = 10.0  # bAP50 of a base detector that nothing can be mined with
 LOST = 5.0  # bAP50 that a stage has cost by its settings, not by luck
@@ -65,7 +65,7 @@ def run(
                 f"Take --from {wanted[0]}, or set online.oracle to false.",
             )
         raise UserError(f"--from {first} lies behind --to {last}.", "Leave one of them out.")
-    device = own_device(torch_device(config.device))
+    device = device_of_process(torch_device(config.device))
     with team(device) as together:
         console.err.quiet = not together.leads
         try:

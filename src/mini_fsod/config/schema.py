@@ -342,7 +342,7 @@ class Online(Training):
     mingle: Mingle = Mingle()
     iou_branch: bool = True  # scores of the teacher count how well a box fits (Eq. 7)
     # beta: weight of the IoU branch's loss. Change it only to reproduce Appendix C
-    iou_beta: Annotated[Float, Field(ge=0)] = 1.0
+    iou_beta: Annotated[Float, Field(ge=0)] = 0.5
     strong: bool = True  # strong augmentation for the student
     shots: bool = False  # train on the K shots too
     repeat: Count = 1  # how often an epoch shows images with a mined box or a shot

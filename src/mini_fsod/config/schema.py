@@ -319,7 +319,7 @@ class Online(Training):
     mingle: Mingle = Mingle()
     iou_branch: bool = True  # the teacher's scores include the predicted IoU (Eq. 7)
     # beta of the paper: weight of the IoU branch's loss. Change it only to reproduce Appendix C
-    iou_beta: NonNegativeFloat = 1.0
+    iou_beta: NonNegativeFloat = 0.5
     # strong augmentation for the student. Change it if novel classes differ by colour alone
     strong: bool = True
     shots: bool = False  # train on the K shots too

@@ -1,4 +1,9 @@
-"""What README and docs/ tell people to type exists: keys, options, files, places in other pages."""
+"""What README, CONTRIBUTING, CHANGELOG and docs/ name exists: keys, commands, functions, pages.
+
+Pages about measurements quote commands and keys as they were called at the commit they name. They
+say so in their first lines (HISTORICAL), and their keys are not checked. In a table whose first
+column is called "before", that column holds names that are gone.
+"""
 
 from __future__ import annotations
 
@@ -10,54 +15,119 @@ from typing import Any
 import pytest
 import typer
 
-from mini_fsod.commands.options import app
+from mini_fsod.cli import app
 from mini_fsod.config.load import KEYS, SECTIONS, resolve
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SOURCE = ROOT / "src" / "mini_fsod"
+NAMES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
+PAGES = [*(ROOT / name for name in NAMES), *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8") for page in PAGES}
 README = TEXTS["README.md"]
+RESULTS = "docs/results.md"
+
+HISTORICAL = "as they were called at the commit"
+HEAD = 20  # lines in which a page says that it is historical
+# Decisions before this one are as old as the code they are about
+FIRST_CHECKED_DECISION = 4
 
 
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"```{kind}\n(.*?)```", README, re.DOTALL)
+def is_checked(page: str) -> bool:
+    """Whether a page names keys and commands of today."""
+    decision = re.match(r"docs/decisions/(\d+)", page)
+    if decision and int(decision[1]) < FIRST_CHECKED_DECISION:
+        return False
+    return HISTORICAL not in " ".join("\n".join(TEXTS[page].splitlines()[:HEAD]).split())
 
 
-def test_the_files_of_keys_are_ones(tmp_path: Path) -> None:
-    """The second is told as what replaces the last two lines of the first."""
-    whole, instead = blocks("yaml")
-    *first, _, _ = whole.splitlines()
-    for name, text in {"whole": whole, "instead": "\n".join([*first, instead])}.items():
-        path = tmp_path / f"{name}.yaml"
+def of_today(page: str) -> str:
+    """The text of a page without the parts that are about the past."""
+    text = TEXTS[page]
+    if page == "CHANGELOG.md":
+        text = text.split("\n## ")[1]  # the unreleased part
+    lines, in_table = [], False
+    for line in text.splitlines():
+        in_table = line.startswith("|") and (in_table or line.startswith("| before "))
+        lines.append(line.partition("|")[2].partition("|")[2] if in_table else line)
+    return "\n".join(lines)
+
+
+CHECKED = [page for page in TEXTS if is_checked(page)]
+
+
+def blocks(page: str, kind: str) -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", of_today(page), re.DOTALL)
+
+
+def keys_in(text: str) -> set[str]:
+    """Dotted keys between backticks, file names left out."""
+    sections = "|".join(name for name in SECTIONS if "." not in name)
+    spans = " ".join(re.findall(r"`([^`]+)`", text))
+    named = {*re.findall(rf"(?<![\w./-])(?:{sections})\.[a-z_][\w.]*\w", spans)}
+    return {name for name in named if not name.endswith((".py", ".json", ".jsonl", ".md", ".yaml"))}
+
+
+def commands() -> list[tuple[str, str]]:
+    """Each command of the pages, once."""
+    found: dict[str, str] = {}
+    for page in CHECKED:
+        joined = "\n".join(blocks(page, "sh")).replace("\\\n", " ")
+        lines = joined.splitlines()
+        lines += re.findall(r"`(mini [a-z-]+ [^`]*)`", of_today(page))
+        for line in lines:
+            command = " ".join(line.partition("  #")[0].split())
+            if command.startswith("mini "):
+                found.setdefault(command, page)
+    return list(found.items())
+
+
+def test_configurations_of_the_readme_are_valid(tmp_path: Path) -> None:
+    found = blocks("README.md", "yaml")
+    assert found
+    for text in found:
+        path = tmp_path / "config.yaml"
         path.write_text(text)
         resolve(str(path)).ready()
-    assert resolve(str(tmp_path / "instead.yaml")).online.batch == 4
 
 
-def _typed() -> list[str]:
-    lines = [line for block in blocks("sh") for line in block.splitlines()]
-    lines += re.findall(r"`(mini [a-z-]+ [^`]*)`", README)
-    return [line.partition("  #")[0] for line in lines if line.startswith("mini ")]
-
-
-@pytest.mark.parametrize("line", _typed())
-def test_the_commands_have_these_options(line: str) -> None:
-    command: Any = typer.main.get_command(app)  # of the click that Typer brings along
-    words = shlex.split(line)[1:]
-    while hasattr(command, "commands"):
-        command = command.commands[words.pop(0)]
-    known = {name for parameter in command.params for name in (*parameter.opts, "--help")}
+@pytest.mark.parametrize("command", [c for c, _ in commands()], ids=[c[:60] for c, _ in commands()])
+def test_commands_in_documents_have_these_options(command: str) -> None:
+    found: Any = typer.main.get_command(app)  # of the click that Typer brings along
+    words = shlex.split(command)[1:]
+    while hasattr(found, "commands"):
+        # `mini runs` alone is `mini runs list`
+        found = found.commands[words.pop(0) if words[:1] and words[0] in found.commands else "list"]
+    known = {name for parameter in found.params for name in (*parameter.opts, "--help")}
     assert {word.partition("=")[0] for word in words if word.startswith("-")} <= known
 
 
-@pytest.mark.parametrize("page", TEXTS)
-def test_the_keys_exist(page: str) -> None:
-    sections = "|".join(name for name in SECTIONS if "." not in name)
-    prose = re.sub(r"```.*?```", "", TEXTS[page], flags=re.DOTALL)
-    spans = " ".join(re.findall(r"`([^`]+)`", prose))
-    named = {*re.findall(rf"(?<![\w./-])(?:{sections})\.[a-z_][\w.]*\w", spans)}
-    files = {name for name in named if name.endswith((".py", ".json", ".md", ".yaml"))}
-    assert named - files <= {*KEYS, *SECTIONS}
+@pytest.mark.parametrize("page", CHECKED)
+def test_keys_in_documents_exist(page: str) -> None:
+    prose = re.sub(r"```.*?```", "", of_today(page), flags=re.DOTALL)
+    assert keys_in(prose) <= {*KEYS, *SECTIONS}
+
+
+def test_renamed_keys_table_leads_to_keys_of_today() -> None:
+    """The table for readers of historical pages: every key in them that is gone is in it."""
+    table = TEXTS[RESULTS].split("## Renamed keys")[1].split("\n## ")[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
+    before = {key for row in rows for key in keys_in(row[0])}
+    assert not before & {*KEYS}
+    assert {key for row in rows for key in keys_in(row[1])} <= {*KEYS, *SECTIONS}
+    for page in TEXTS:
+        if HISTORICAL in TEXTS[page] and page.startswith("docs/"):
+            assert keys_in(TEXTS[page]) <= {*KEYS, *SECTIONS, *before}, page
+
+
+@pytest.mark.parametrize("page", CHECKED)
+def test_functions_and_files_in_documents_exist(page: str) -> None:
+    """`mining/scan.py:scan` and `mining/scan.py` are below src/mini_fsod."""
+    for file, name in re.findall(r"`([a-z_/0-9]+\.py)(?::(\w+))?`", of_today(page)):
+        path = next((p for p in (SOURCE / file, ROOT / file) if p.is_file()), None)
+        assert path is not None, file
+        if name:
+            source = path.read_text(encoding="utf-8")
+            assert re.search(rf"^ *(?:def|class) {name}\b", source, re.MULTILINE), f"{file}:{name}"
 
 
 def _anchors(text: str) -> set[str]:
@@ -67,10 +137,10 @@ def _anchors(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("page", TEXTS)
-def test_links_lead_somewhere(page: str) -> None:
+def test_links_lead_to_files_and_headings(page: str) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)]+)\)", TEXTS[page]):
         file, _, anchor = target.partition("#")
-        place = (ROOT / page).parent / file if file else ROOT / page
-        assert place.exists(), target
+        path = (ROOT / page).parent / file if file else ROOT / page
+        assert path.exists(), target
         if anchor:
-            assert anchor in _anchors(place.read_text(encoding="utf-8")), target
+            assert anchor in _anchors(path.read_text(encoding="utf-8")), target

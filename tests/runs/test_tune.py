@@ -99,7 +99,7 @@ def test_what_it_leaves(finished: Path) -> None:
     assert other.settings == one.settings
     assert other.settings.classifier == "linear"  # no surgery, no cosine
     assert other.labels == one.labels
-    (first, *_) = log.read(finished / "tune" / log.FILE)
+    (first, *_) = log.read_log(finished / "tune" / log.FILE)
     assert "loss_iou" in first
 
 

@@ -23,7 +23,7 @@ from mini_fsod.data.pictures import (
 from mini_fsod.data.text import Report, is_text, number, read_text, shown
 from mini_fsod.errors import Problem, nearest
 from mini_fsod.files import is_file, is_folder, real
-from mini_fsod.plain_yaml import Words
+from mini_fsod.plain_yaml import parse_yaml
 
 SETS = ("train", "val", "valid", "test")
 MOST_BYTES = 1 << 20  # of data.yaml
@@ -141,7 +141,7 @@ def label_file(picture: str) -> str:
 
 def _read_config(path: Path, report: Report) -> dict[Any, Any]:
     try:
-        table = yaml.load(read_text(path, MOST_BYTES), Words)
+        table = parse_yaml(read_text(path, MOST_BYTES))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         what = f"broken YAML ({' '.join(str(error).split())[:120]})"
         report("yaml-broken", "", what, "correct it")

@@ -213,10 +213,10 @@ class RunData:
         # shots of a file, and extra pictures to mine, may lie outside the data's folder
         inside = data.root == self.whole.root and set(data.files) <= set(self.whole.files)
         everything = self.whole if inside else data
-        if device_cache.too_many(everything, self._config, self._device):
+        if device_cache.is_streamed(everything, self._config, self._device):
             own, sides = own_sizes(data), device_cache.largest_sides(self._config)
             return Stream(data, own, targets, self._device, *sides, extra=more).batches, own
-        pictures, resident = device_cache.hold(everything, self._config, self._device)
+        pictures, resident = device_cache.pictures_on_device(everything, self._config, self._device)
         pictures = pictures.take(data.files)
         return resident.sharing(pictures, targets, more).batches, pictures.own
 

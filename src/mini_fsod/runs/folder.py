@@ -20,7 +20,7 @@ from mini_fsod import checkpoint, console
 from mini_fsod.config.load import STAGES, Config, from_file, parts
 from mini_fsod.errors import UserError
 from mini_fsod.files import digest, is_file, is_folder, real, write_bytes, write_json
-from mini_fsod.locks import lock
+from mini_fsod.files import lock
 from mini_fsod.runs import inputs
 from mini_fsod.train import state
 

@@ -72,7 +72,7 @@ def unwritten(path: Path, error: OSError | ValueError) -> UserError:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write beside `path`, then rename: a killed process leaves the old file or none, never half."""
+    """Write beside `path`, then rename: a killed process leaves the old file or none."""
     if mode(path) and not is_file(path):
         raise unwritten(path, OSError(errno.EEXIST, "it exists and is not a regular file"))
     try:

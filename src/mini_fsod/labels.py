@@ -70,8 +70,9 @@ def split_by_name(name: str, classes: Sequence[str]) -> LabelMap:
         )
     if not set(labels.novel) & set(classes):
         raise UserError(
-            f'The data has none of the novel classes of "{name}": {", ".join(labels.novel)}.', "Use
-            another split, or name the novel classes: --novel, or data.novel in a configuration.",
+            f'The data has none of the novel classes of "{name}": {", ".join(labels.novel)}.',
+            "Use another split, or name the novel classes: --novel, or data.novel in a "
+            "configuration.",
         )
     return labels
 

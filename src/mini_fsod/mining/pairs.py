@@ -148,7 +148,7 @@ def _kept(
         dots = features(other.images, other.sizes, placed, (found.scores > 0).any(-1))
     count = batch.plan.count
     index, scores, boxes, dots = (
-        t[:count].clone() for t in (batch.index, found.scores, boxes, dots)
+        t[:count].clone() for t in (batch.image_index, found.scores, boxes, dots)
     )
     return index, scores, boxes, dots
 
@@ -173,10 +173,10 @@ def box_features(
     A box outside its picture, or one without area, is left out.
     """
     for batch in batches(plans):
-        meant = batch.valid.clone()
+        meant = batch.targets.valid.clone()
         meant[batch.plan.count :] = False
-        found = discriminator.features(batch.images, batch.sizes, batch.boxes, meant)
-        yield batch.box[meant], found[meant]
+        found = discriminator.features(batch.images, batch.sizes, batch.targets.boxes, meant)
+        yield batch.box_index[meant], found[meant]
 
 
 def judged(raw: Raw, boxes: Boxes, judge: Judge, batches: Batches) -> Raw:

@@ -26,7 +26,7 @@ from mini_fsod.files import is_folder, real
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.cache import Pictures
 from mini_fsod.loader.decode import Bytes, cores, decode
-from mini_fsod.loader.resident import Resident, Targets
+from mini_fsod.loader.resident import Annotations, Resident
 from mini_fsod.loader.schedule import Plan, each_once
 
 CHUNK = 64  # pictures decoded at a time; at 800 x 1333 some 200 MiB, and as much decoded ahead
@@ -174,7 +174,7 @@ def _detect(
         kept=kept,
         own=np.array([s.own for s in seen], dtype=np.int64),
     )
-    source = Resident(pictures, Targets.of(NO_BOXES, len(seen)), device)
+    source = Resident(pictures, Annotations.of(NO_BOXES, len(seen)), device)
     plans = _plans(detector, pictures.own, device)
     found = detect_all(detector, source.batches, plans, device, bf16=device.type == "cuda")
     order = np.lexsort((-found.score, found.image))

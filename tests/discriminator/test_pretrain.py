@@ -71,7 +71,7 @@ def test_a_training_that_was_stopped_ends_with_the_same_bytes(
     assert not out.exists()
     monkeypatch.setattr(room, "feed_of", feed_of)
     assert made(data, out) == whole
-    steps = [line["step"] for line in log.read(tmp_path / "parts.run" / log.FILE)]
+    steps = [line["step"] for line in log.read_log(tmp_path / "parts.run" / log.FILE)]
     assert steps == sorted(set(steps))
     assert steps[-1] == 40  # 8 epochs of 20 images by 4
     assert not (tmp_path / "parts.run" / "progress.pt").exists()

@@ -52,6 +52,8 @@ def match(
     if targets.ignore is not None:
         ignored = (overlap >= negative_iou) & targets.ignore[:, :, None]
         negative = negative & ~ignored.any(dim=1)
+    if targets.no_negatives is not None:
+        negative = negative & ~targets.no_negatives[:, None]
     if valid is not None:
         positive, negative = positive & valid, negative & valid
     return Matches(box, best.clamp(min=0), positive, negative)

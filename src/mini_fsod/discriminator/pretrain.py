@@ -16,6 +16,7 @@ from torch import nn
 from torchvision.models import get_model
 
 from mini_fsod import console
+from mini_fsod.config.schema import Training
 from mini_fsod.data.dataset import NO_BOXES, Dataset
 from mini_fsod.detector.backbone import NARROW, RESNETS, make_backbone
 from mini_fsod.detector.settings import BackboneSettings
@@ -30,10 +31,10 @@ from mini_fsod.discriminator.moco_views import WHOLE, WINDOWS, coloured, draw_co
 from mini_fsod.errors import UserError, nearest
 from mini_fsod.files import mode
 from mini_fsod.loader.cache import Pictures, cached_pictures
-from mini_fsod.loader.resident import Resident, Targets
+from mini_fsod.loader.resident import Annotations, Resident
 from mini_fsod.loader.schedule import Schedule
 from mini_fsod.train import state
-from mini_fsod.train.loop import Feed, Recipe, Trained, train
+from mini_fsod.train.loop import Feed, Trained, train
 from mini_fsod.train.step import Inputs
 
 QUEUE = 65_536  # keys, at most
@@ -88,18 +89,20 @@ def pretrain(
     if mode(out):
         _refuse_other(out, feed.identity, iterations)
         return None
-    recipe = Recipe(
+    section = Training(
         iterations=iterations,
         minutes=how.minutes,
         batch=batch,
         rate=how.rate,
         decay=(0.6, 0.8),  # MoCo's first schedule: the loop knows steps, not v2's cosine
-        bf16=device.type == "cuda",
         save_seconds=how.save_seconds,
     )
     folder = out.with_suffix(".run")
     folder.mkdir(parents=True, exist_ok=True)
-    _, trained = train(model, model.losses, feed, recipe, folder, "pretrain", device)
+    bf16 = device.type == "cuda"
+    _, trained = train(
+        model, lambda views: model.losses(*views), feed, section, bf16, folder, "pretrain", device
+    )
     net = body.net if isinstance(body, LastMap) else body
     header = Header(
         how.backbone,
@@ -139,7 +142,7 @@ def feed_of(pictures: Pictures, batch: int, how: Pretraining, device: torch.devi
     images, size = len(pictures.files), how.size
     # what is seen of a picture is drawn below: to the schedule all are alike
     schedule = Schedule(np.full((images, 2), size), batch, (size,), size, how.seed, flip=False)
-    resident = Resident(pictures, Targets.of(NO_BOXES, images), device)
+    resident = Resident(pictures, Annotations.of(NO_BOXES, images), device)
     crops = WHOLE if how.whole else WINDOWS
 
     def batches(start: int) -> Generator[Sequence[Inputs]]:

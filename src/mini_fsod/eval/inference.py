@@ -54,7 +54,7 @@ def _meant(found: Detections, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Ten
     Copies: what a captured function returns is overwritten by its next call.
     """
     count = batch.plan.count
-    image = batch.index[:, None].expand_as(found.labels)
+    image = batch.image_index[:, None].expand_as(found.labels)
     boxes = to_picture(found.boxes, batch)
     columns = (image, found.labels, boxes, found.scores * found.valid)
     image, label, boxes, score = (c[:count].flatten(0, 1).clone() for c in columns)

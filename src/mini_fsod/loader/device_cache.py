@@ -14,7 +14,7 @@ from mini_fsod import console
 from mini_fsod.config.load import Config
 from mini_fsod.data.dataset import NO_BOXES, Dataset
 from mini_fsod.loader.cache import Pictures, cached_pictures, default_folder, own_sizes
-from mini_fsod.loader.resident import Resident, Targets
+from mini_fsod.loader.resident import Annotations, Resident
 from mini_fsod.loader.schedule import reduced
 
 SHARE = 0.6  # of the device's free memory that pictures may take
@@ -65,7 +65,7 @@ def hold(data: Dataset, config: Config, device: torch.device) -> tuple[Pictures,
         folder: Path = config.data.cache or default_folder()
         with console.progress("decoding pictures") as told:
             pictures = cached_pictures(data, folder, *largest_sides(config), progress=told)
-        resident = Resident(pictures, Targets.of(NO_BOXES, len(data)), device)
+        resident = Resident(pictures, Annotations.of(NO_BOXES, len(data)), device)
         _held[key] = pictures, resident
     _held[key] = _held.pop(key)
     return _held[key]

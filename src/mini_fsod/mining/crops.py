@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mini_fsod import console
 from mini_fsod.data.dataset import Boxes, Dataset, Floats, Ints
-from mini_fsod.data.split import arranged
+from mini_fsod.data.subsets import arranged
 from mini_fsod.discriminator.features import Discriminator
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.cache import own_sizes

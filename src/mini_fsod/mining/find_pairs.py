@@ -154,7 +154,7 @@ def _part(
         in_picture = to_picture(top.proposals, batch)
         moved, _ = to_canvas(in_picture, other.scale, other.shift, other.flip, other.sizes)
         products = compare(other.images, other.sizes, moved, (top.scores > 0).any(-1))
-    columns = (batch.index, top.scores, boxes, products)
+    columns = (batch.image_index, top.scores, boxes, products)
     return _Part(*(column[: batch.plan.count].clone() for column in columns))
 
 
@@ -177,10 +177,10 @@ def box_features(
     (S, D). A box outside its image, or one without area, is left out; S may be 0.
     """
     for batch in batches(plans):
-        valid = batch.valid.clone()
+        valid = batch.targets.valid.clone()
         valid[batch.plan.count :] = False
-        found = discriminator.features(batch.images, batch.sizes, batch.boxes, valid)
-        yield batch.box[valid], found[valid]
+        found = discriminator.features(batch.images, batch.sizes, batch.targets.boxes, valid)
+        yield batch.box_index[valid], found[valid]
 
 
 def compare_given_pairs(

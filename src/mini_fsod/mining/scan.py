@@ -19,7 +19,7 @@ import torch
 from mini_fsod import console
 from mini_fsod.config.schema import Config
 from mini_fsod.data.dataset import Boxes, Dataset
-from mini_fsod.data.split import arranged
+from mini_fsod.data.subsets import arranged
 from mini_fsod.detector.model import Detector
 from mini_fsod.detector.settings import CAFFE
 from mini_fsod.discriminator.features import Discriminator

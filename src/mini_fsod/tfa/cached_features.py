@@ -25,7 +25,7 @@ from mini_fsod.detector.matching import Matches, draw_number
 from mini_fsod.detector.model import Detector
 from mini_fsod.loader.resident import Batch, upload
 from mini_fsod.loader.schedule import Plan, Schedule
-from mini_fsod.train.step import Inputs, Losses
+from mini_fsod.train.step import Losses
 
 AT_ONCE = 8  # views that are computed together
 MOST_SHARE = 0.7  # of the free memory that views may take
@@ -119,8 +119,7 @@ def _look(detector: Detector, batch: Batch) -> Views:
     levels = detector.features(batch.images, batch.sizes)
     logits, deltas = detector.rpn_head(levels)
     proposals = detector.propose(logits, deltas, anchors, counts, batch.sizes, training=True)
-    targets = Targets(batch.boxes, batch.labels, batch.valid)
-    regions, matches = detector.match_rois(proposals, targets)
+    regions, matches = detector.match_rois(proposals, batch.targets)
     pooled = detector.pool(levels, regions)
     vectors, branch = detector.box_head(pooled), detector.iou_branch
     iou_vectors = vectors[:, :0] if branch is None else branch.head(pooled)
@@ -129,11 +128,14 @@ def _look(detector: Detector, batch: Batch) -> Views:
         iou_vectors.unflatten(0, regions.shape[:2]),
         regions,
         *matches,
-        batch.boxes,
-        batch.labels,
-        batch.valid,
+        *batch.targets[:3],
         batch.sizes,
     )
+
+
+class CachedInputs(NamedTuple):
+    rows: Tensor  # (b,) int64: numbers of views
+    draw: Tensor  # () int64: seeds the sampling of RoIs
 
 
 def losses_over(detector: Detector, views: Views, box_classes: int | None = None) -> Losses:
@@ -142,7 +144,8 @@ def losses_over(detector: Detector, views: Views, box_classes: int | None = None
     `box_classes` as in `losses_of`.
     """
 
-    def losses(rows: Tensor, draw: Tensor) -> dict[str, Tensor]:
+    def losses(inputs: CachedInputs) -> dict[str, Tensor]:
+        rows, draw = inputs
         regions, box, iou, positive, negative, truth, labels, valid, sizes = (
             column[rows] for column in views[2:]
         )
@@ -163,13 +166,13 @@ def losses_over(detector: Detector, views: Views, box_classes: int | None = None
 
 def rows_from(
     schedule: Schedule, device: torch.device
-) -> Callable[[Iterable[Plan]], Iterator[Inputs]]:
+) -> Callable[[Iterable[Plan]], Iterator[CachedInputs]]:
     """The way from plans to what `losses_over` takes."""
 
-    def inputs(plans: Iterable[Plan]) -> Iterator[Inputs]:
+    def inputs(plans: Iterable[Plan]) -> Iterator[CachedInputs]:
         for plan in plans:
             draw = draw_number(plan.step, plan.first)
             rows = upload(schedule.views_of(plan), device)
-            yield rows, torch.full((), draw, dtype=torch.int64, device=device)
+            yield CachedInputs(rows, torch.full((), draw, dtype=torch.int64, device=device))
 
     return inputs

@@ -9,7 +9,7 @@ import numpy as np
 from mini_fsod import console
 from mini_fsod.config.schema import Transfer, Tune
 from mini_fsod.data.dataset import Dataset
-from mini_fsod.data.split import arranged, with_base_boxes
+from mini_fsod.data.subsets import arranged, with_base_boxes
 from mini_fsod.detector.model import Detector
 from mini_fsod.loader.schedule import Schedule
 from mini_fsod.runs.base import load_base, load_stage, onto, take
@@ -17,7 +17,7 @@ from mini_fsod.runs.data import inputs_from
 from mini_fsod.runs.run import Run
 from mini_fsod.tfa import cached_features
 from mini_fsod.tfa.widen import transfer
-from mini_fsod.train.distributed import told_by_leader
+from mini_fsod.train.distributed import broadcast_from_leader
 from mini_fsod.train.step import losses_of
 
 
@@ -61,7 +61,7 @@ def over_views(
     if keeps:
         most_boxes = int(np.diff(data.offsets).max())
         why = cached_features.obstacle(detector, schedule, most_boxes, device, bf16)
-        keeps = told_by_leader(not why, run.team, device) > 0  # processes must not differ in it
+        keeps = broadcast_from_leader(not why, run.team, device) > 0  # processes must not differ in it
         if not keeps:
             console.note(f"{stage}: features are not kept, iterations take longer: {why}")
     if keeps:

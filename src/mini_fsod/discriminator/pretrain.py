@@ -104,7 +104,7 @@ def pretrain(
         model, lambda views: model.losses(*views), feed, section, bf16, folder, "pretrain", device
     )
     net = body.net if isinstance(body, LastMap) else body
-    header = Header(
+    header = DiscriminatorHeader(
         how.backbone,
         "group" if how.backbone == NARROW else "frozen",
         None if how.whole else how.size,
@@ -116,7 +116,7 @@ def pretrain(
             "seed": how.seed,
         },
     )
-    save(out, net, header)
+    save_discriminator(out, net, header)
     (folder / state.FILE).unlink(missing_ok=True)
     return trained
 
@@ -181,7 +181,7 @@ def _refuse(out: Path, how: Pretraining, images: int) -> None:
 
 
 def _refuse_other(out: Path, identity: str, iterations: int | None) -> None:
-    header = read_header(out)
+    header = read_discriminator_header(out)
     if header is None or header.about.get("identity") != identity:
         raise UserError(
             f"{out}: it is there already, and not from this training.", "Choose another -o."

@@ -26,10 +26,10 @@ from mini_fsod.files import is_file, is_folder, real
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.pool_io import CANDIDATES, POOL, Pool, read_candidates, read_pool
 from mini_fsod.runs.data import RunData
+from mini_fsod.runs.pool import mined_folder
 from mini_fsod.runs.run import Run
 
 EXTRA = "extra"  # the subfolder, and the key in the figures of the stage
-EXTRA_POOL = "pool-extra.json"  # the run's own copy of extra/pool.json, which a person may correct
 BASE_OBJECTS = "base.json"
 FILES = (POOL, CANDIDATES, BASE_OBJECTS)  # that re-training needs
 
@@ -41,13 +41,6 @@ class MinedExtra:
     data: Dataset
     pool: Pool
     unsure: Boxes  # possible objects of any class
-
-
-def mined_folder(pool: Path) -> Path:
-    """The folder with the other files about a pool: its own, or that of the stage in a run."""
-    stage = pool.parent / "mine"
-    beside = is_file(pool.parent / CANDIDATES)
-    return stage if not beside and is_file(stage / CANDIDATES) else pool.parent
 
 
 def figures_in(folder: Path) -> dict[str, Any]:

@@ -241,7 +241,9 @@ def _image_indices(given: Dataset, data: Dataset, path: str) -> tuple[Ints, list
         index[i] = found[0]
         own = data.sizes[found[0]]
         if (size > 0).all() and (own > 0).all() and (size != own).any():
-            what = f"the picture is {size[0]} x {size[1]} in the file, {own[0]} x {own[1]} in the data"
+            what = (
+                f"the picture is {size[0]} x {size[1]} in the file, {own[0]} x {own[1]} in the data"
+            )
             fix = "export it without resizing the pictures"
             problems.append(Problem("size-changed", path, record, what, fix))
     return index, problems

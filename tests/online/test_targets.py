@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tiny
+from helpers import tiny
 from mini_fsod.config.schema import Online
 from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset
 from mini_fsod.data.read import read
-from mini_fsod.data.split import arranged
+from mini_fsod.data.subsets import arranged
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.candidates import Candidates
 from mini_fsod.mining.pool_io import Pool

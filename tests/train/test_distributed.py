@@ -16,7 +16,7 @@ from helpers import training as small
 from helpers.training import CPU, train_small
 from mini_fsod.config.load import resolve
 from mini_fsod.config.schema import Training
-from mini_fsod.data.split import arranged
+from mini_fsod.data.subsets import arranged
 from mini_fsod.detector import build
 from mini_fsod.detector.settings import RoISettings, RPNSettings
 from mini_fsod.errors import UserError

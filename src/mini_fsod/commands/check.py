@@ -24,8 +24,7 @@ from mini_fsod.data.duplicates import alike, copy_notes, leak_problems
 from mini_fsod.data.layout import data_folder, name_of
 from mini_fsod.data.read import look
 from mini_fsod.data.repair import UNREPAIRED, changes, repair, write_repaired
-from mini_fsod.data.split import base_set, hidden, is_of, is_target
-from mini_fsod.data.subsets import training_set
+from mini_fsod.data.subsets import base_set, hidden_boxes, is_of, is_target, training_set
 from mini_fsod.errors import Problem, UserError
 from mini_fsod.files import is_file, real, write_bytes
 from mini_fsod.labels import LabelMap, label_map, novel_names, one_of
@@ -167,7 +166,7 @@ def summary(
     with np.errstate(over="ignore", invalid="ignore"):
         side = np.sqrt(np.maximum(boxes.xywh[:, 2] * boxes.xywh[:, 3], 0))
     finite = np.isfinite(side)
-    mineable = hidden(training, labels)
+    mineable = hidden_boxes(training, labels)
     classes = {}
     for name in labels.classes:
         own = is_of(data, (name,))

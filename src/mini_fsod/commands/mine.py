@@ -59,12 +59,12 @@ def _look_before(config: Config, place: Path) -> None:
 
     from mini_fsod.mining import choose, extra
     from mini_fsod.runs import folder
-    from mini_fsod.runs.data import Material
+    from mini_fsod.runs.data import RunData
 
     folder.to_do(place, "mine", STAGES[: STAGES.index("mine") + 1])
     folder.refuse_stale(place, config, "mine")
     choose.ready(config.mine)
-    material = Material(config, torch.device("cpu"))
+    material = RunData(config, torch.device("cpu"))
     material.check(["mine"])
     if config.mine.extra is not None:
         extra.extra_images(material, config.mine.extra)

@@ -7,11 +7,10 @@ from pathlib import Path
 from mini_fsod import console
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.layout import SAMPLE, data_folder, is_sample
-from mini_fsod.data.official_shots import Lists, choose, lists_from_file, voc_lists
+from mini_fsod.data.official_shots import Lists, choose_shots, lists_from_file, voc_lists
 from mini_fsod.data.read import look, read
-from mini_fsod.data.shots import balanced_set, draw, fingerprint
-from mini_fsod.data.split import arranged, is_of
-from mini_fsod.data.subsets import training_part
+from mini_fsod.data.shots import balanced_set, draw_shots, sample_digest
+from mini_fsod.data.subsets import arranged, is_of, training_part
 from mini_fsod.data.write import write_coco
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_file, real
@@ -43,9 +42,9 @@ def run(
     labels, empty = _with_boxes(label_map(data.classes, split, novel), data, path, subset)
     whole, data = data, data if part is None else data.subset(part)
     if lists is None:
-        chosen, origin = draw(data, labels, shots, seed, subset or part, whole), "drawn"
+        chosen, origin = draw_shots(data, labels, shots, seed, subset or part, whole), "drawn"
     else:
-        chosen = choose(data, labels, lists, shots, seed)
+        chosen = choose_shots(data, labels, lists, shots, seed)
         origin = f"official {Path(official or '').name}"
     sample = balanced_set(data, chosen)
     if empty:
@@ -53,7 +52,7 @@ def run(
         sample = arranged(sample, LabelMap(kept, ()))
     notes = [f"{name}: left out, the data has not a single box of it" for name in empty]
     notes += chosen.notes
-    digest = fingerprint(sample)
+    digest = sample_digest(sample)
     each = console.count(len(labels.classes), "class")
     info = {
         "made_by": SAMPLE,  # first, where it is seen without reading the whole file

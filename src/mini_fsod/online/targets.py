@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mini_fsod.config.schema import Mine, Online
 from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset, Floats, Ints
-from mini_fsod.data.split import is_of, is_target, united
+from mini_fsod.data.subsets import is_of, is_target, united
 from mini_fsod.detector.batch import Targets, joined
 from mini_fsod.detector.model import Detector
 from mini_fsod.files import real

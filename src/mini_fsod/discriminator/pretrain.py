@@ -20,8 +20,12 @@ from mini_fsod.config.schema import Training
 from mini_fsod.data.dataset import NO_BOXES, Dataset
 from mini_fsod.detector.backbone import NARROW, RESNETS, make_backbone
 from mini_fsod.detector.settings import BackboneSettings
-from mini_fsod.discriminator.layouts import Header, read_header, save
-from mini_fsod.discriminator.load import LastMap
+from mini_fsod.discriminator.load import (
+    DiscriminatorHeader,
+    LastMap,
+    read_discriminator_header,
+    save_discriminator,
+)
 from mini_fsod.discriminator.moco import Encoder, MoCo
 from mini_fsod.discriminator.moco_views import WHOLE, WINDOWS, coloured, draw_colours, draw_crops
 from mini_fsod.errors import UserError, nearest

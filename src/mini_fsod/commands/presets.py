@@ -7,8 +7,12 @@ import json
 import re
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Annotated
+
+import typer
 
 from mini_fsod import console
+from mini_fsod.commands.options import AsJson, app
 from mini_fsod.config.load import Config, resolve
 from mini_fsod.config.presets import PRESETS
 from mini_fsod.config.schema import Training
@@ -114,3 +118,22 @@ def _budget(stage: Training) -> str:
     if stage.iterations is None:
         return f"{stage.minutes:g} min"
     return console.count(stage.iterations, "iteration")
+
+
+@app.command("presets")
+def presets_command(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CONFIG",
+            show_default=False,
+            help="Show every key of this recipe or YAML file, with its meaning. Example: photos",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the recipes, or show every key of one.
+
+    Example: mini presets photos
+    """
+    run(as_json) if source is None else run_one(source, as_json)

@@ -12,9 +12,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from mini_fsod.data.official_shots import choose, voc_lists
+from mini_fsod.data.official_shots import choose_shots, voc_lists
 from mini_fsod.data.read import read
-from mini_fsod.data.shots import balanced_set, fingerprint
+from mini_fsod.data.shots import balanced_set, sample_digest
 from mini_fsod.labels import SPLITS
 
 SHOTS = (1, 2, 3, 5, 10)
@@ -35,14 +35,14 @@ def main() -> None:
         for seed in range(30):
             of_seed = voc_lists(seed)
             for shots in SHOTS:
-                chosen = choose(data, SPLITS["voc-split1"], of_seed, shots, seed)
+                chosen = choose_shots(data, SPLITS["voc-split1"], of_seed, shots, seed)
                 sample = balanced_set(data, chosen)
                 counts = Counter(sample.boxes.label.tolist())
                 lists += len(counts)
                 exact += sum(n == shots for n in counts.values())
                 notes += chosen.notes
                 if seed == 0:
-                    print(f"seed 0, {shots:2} shots: {len(sample):3} images, {fingerprint(sample)}")
+                    print(f"seed 0, {shots:2} shots: {len(sample):3} images, {sample_digest(sample)}")
         print(f"{exact} of {lists} lists give exactly K, in {time.perf_counter() - start:.1f} s")
         print(*notes, sep="\n")
 

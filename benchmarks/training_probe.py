@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from mini_fsod.data.read import read
-from mini_fsod.data.split import arranged, base_set
+from mini_fsod.data.subsets import arranged, base_set
 from mini_fsod.detector import CAFFE
 from mini_fsod.detector.model import build
 from mini_fsod.eval.inference import detect_all

@@ -14,7 +14,7 @@ import pytest
 import typer.main
 from PIL import Image
 
-import tiny
+from helpers import tiny
 from mini_fsod import __version__, cli
 from mini_fsod.cli import app
 

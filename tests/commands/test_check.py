@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-import tiny
+from helpers import tiny
 from runs import small
 
 ODD = ["[red]bird", "[/bold]", ":car:"]

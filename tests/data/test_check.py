@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-import tiny
+from helpers import tiny
 from mini_fsod.data.check import (
     box_problems,
     class_problems,

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import tiny
+from helpers import tiny
 from mini_fsod.data.check import box_problems, picture_problems
 from mini_fsod.data.read import look
 from mini_fsod.data.repair import repair, write_repaired

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import tiny
+from helpers import tiny
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.duplicates import alike, copy_notes, leak_problems
 from mini_fsod.data.read import read

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-import tiny
+from helpers import tiny
 from mini_fsod.data.check import picture_problems
 from mini_fsod.data.layout import coco_files, data_folder, name_of, place_pictures
 from mini_fsod.data.read import look, read

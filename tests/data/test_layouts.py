@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import tiny
+from helpers import tiny
 from mini_fsod.data.layout import coco_files
 from mini_fsod.data.read import look, read
 from mini_fsod.errors import DataError

@@ -8,12 +8,12 @@ from random import Random
 import numpy as np
 import pytest
 
-import tiny
+from helpers import tiny
 from mini_fsod.data.dataset import Boxes, Dataset
-from mini_fsod.data.official_shots import choose, lists_from_file, voc_lists
+from mini_fsod.data.official_shots import choose_shots, lists_from_file, voc_lists
 from mini_fsod.data.read import read
-from mini_fsod.data.shots import balanced_set, fingerprint
-from mini_fsod.data.split import base_set, hidden
+from mini_fsod.data.shots import balanced_set, sample_digest
+from mini_fsod.data.subsets import base_set, hidden_boxes
 from mini_fsod.errors import UserError
 from mini_fsod.labels import SPLITS, VOC_CLASSES, LabelMap
 
@@ -44,7 +44,7 @@ def birds(of_image: dict[str, list[int]]) -> Dataset:
 def chosen(
     data: Dataset, lists: dict[int, list[str]], shots: int
 ) -> tuple[list[int], tuple[str, ...]]:
-    result = choose(data, LABELS, {k: {"bird": v} for k, v in lists.items()}, shots, seed=7)
+    result = choose_shots(data, LABELS, {k: {"bird": v} for k, v in lists.items()}, shots, seed=7)
     return result.chosen["bird"], result.notes
 
 
@@ -104,7 +104,7 @@ def test_both_layouts_of_files(tmp_path: Path) -> None:
     for wrong in ("[]", "{", '{"0": 1}', '{"0": {"1": {"bird": 3}, "2": []}}'):
         voc.write_text(wrong)
         with pytest.raises(UserError):
-            choose(birds({"a": [0]}), LABELS, lists_from_file(voc, 0)[0], 1, 0)
+            choose_shots(birds({"a": [0]}), LABELS, lists_from_file(voc, 0)[0], 1, 0)
     with pytest.raises(UserError, match="cannot be read"):
         lists_from_file(tmp_path / "nowhere.json", 0)
 
@@ -113,7 +113,7 @@ def test_classes_of_the_split_that_the_data_lacks_are_too_few() -> None:
     labels = LabelMap(("boat", "bird"), ("cow",))
     lists = {1: {name: ["a"] for name in labels.classes}}
     with pytest.raises(UserError, match='"boat" has 0, "cow" has 0'):
-        choose(birds({"a": [0]}), labels, lists, 1, seed=0)
+        choose_shots(birds({"a": [0]}), labels, lists, 1, seed=0)
 
 
 def test_cocos_lists_name_images_of_train_and_val(tmp_path: Path, mini) -> None:
@@ -142,16 +142,16 @@ def test_all_lists_give_exactly_k_boxes_on_the_real_voc(devkit: Path) -> None:
     labels = SPLITS["voc-split1"]
     assert len(data) == 16_551
     assert len(base_set(data, labels)) == 14_631
-    assert hidden(data, labels)["bird"] == (1820, 218)
+    assert hidden_boxes(data, labels)["bird"] == (1820, 218)
     told = []
     for seed in range(30):
         lists = voc_lists(seed)
         for shots in (1, 2, 3, 5, 10):
-            result = choose(data, labels, lists, shots, seed)
+            result = choose_shots(data, labels, lists, shots, seed)
             assert all(len(set(boxes)) == shots for boxes in result.chosen.values())
             sample = balanced_set(data, result)
             assert set(Counter(sample.boxes.label.tolist()).values()) == {shots}
             told += [(seed, shots, note.split(":")[0]) for note in result.notes]
     assert told == [(3, 10, "sofa"), (13, 10, "train"), (21, 5, "train"), (24, 10, "train")]
-    first = balanced_set(data, choose(data, labels, voc_lists(0), 1, 0))
-    assert fingerprint(first).startswith("9f982867d4a67bb2")
+    first = balanced_set(data, choose_shots(data, labels, voc_lists(0), 1, 0))
+    assert sample_digest(first).startswith("9f982867d4a67bb2")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-import tiny
+from helpers import tiny
 from mini_fsod.data.check import picture_problems
 from mini_fsod.data.folder import unread_kinds
 from mini_fsod.data.pictures import picture_size

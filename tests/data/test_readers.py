@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import tiny
+from helpers import tiny
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.read import look, read
 from mini_fsod.data.write import write_coco

@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import tiny
+from helpers import tiny
 from mini_fsod.data.dataset import Boxes, Dataset
 from mini_fsod.data.read import read
-from mini_fsod.data.shots import balanced_set, draw, elsewhere, fingerprint, hard_to_see
-from mini_fsod.data.split import arranged, base_set, hidden
-from mini_fsod.data.subsets import training_part
+from mini_fsod.data.shots import balanced_set, draw_shots, elsewhere, sample_digest, tiny_shots
+from mini_fsod.data.subsets import arranged, base_set, hidden_boxes, training_part
 from mini_fsod.errors import UserError
 from mini_fsod.labels import LabelMap, split_by_novel
 
@@ -39,13 +38,13 @@ def crowd_of(images: int, boxes: int, seed: int = 0) -> Dataset:
 @pytest.mark.parametrize("shots", [1, 2, 5, 10, 30])
 def test_exactly_k_of_every_class(shots: int) -> None:
     data = crowd_of(20, 200)
-    sample = balanced_set(data, draw(data, LABELS, shots, seed=3))
+    sample = balanced_set(data, draw_shots(data, LABELS, shots, seed=3))
     assert np.bincount(sample.boxes.label).tolist() == [shots, shots]
 
 
 def test_more_shots_hold_the_fewer_and_come_from_many_images() -> None:
     data = crowd_of(20, 200)
-    few, many = (draw(data, LABELS, k, seed=1).chosen for k in (5, 10))
+    few, many = (draw_shots(data, LABELS, k, seed=1).chosen for k in (5, 10))
     assert all(few[name] == many[name][:5] for name in LABELS.classes)
     assert Counter(data.boxes.image[few["bird"]].tolist()).most_common(1)[0][1] == 1
 
@@ -60,13 +59,13 @@ def test_the_order_of_records_does_not_matter(tmp_path: Path) -> None:
     for n, part in enumerate((content, turned)):
         data = read(tiny.write_coco(tmp_path / str(n), part))
         labels = split_by_novel(["bird"], data.classes)
-        samples.append(fingerprint(balanced_set(data, draw(data, labels, 1, seed=0))))
+        samples.append(sample_digest(balanced_set(data, draw_shots(data, labels, 1, seed=0))))
     assert samples[0] == samples[1]
 
 
 def test_the_sample_of_a_seed_never_changes() -> None:
     data = crowd_of(20, 200)
-    digests = [fingerprint(balanced_set(data, draw(data, LABELS, 5, seed))) for seed in (0, 1)]
+    digests = [sample_digest(balanced_set(data, draw_shots(data, LABELS, 5, seed))) for seed in (0, 1)]
     assert [d[:16] for d in digests] == GOLDEN
 
 
@@ -74,7 +73,7 @@ def test_too_few_boxes_name_class_and_count() -> None:
     data = crowd_of(3, 12)
     counts = np.bincount(data.boxes.label)
     with pytest.raises(UserError, match=f'"car" has {counts[1]}, "bird" has {counts[0]}'):
-        draw(data, LABELS, 12, seed=0)
+        draw_shots(data, LABELS, 12, seed=0)
 
 
 def test_flagged_and_empty_boxes_are_never_drawn(tmp_path: Path) -> None:
@@ -82,12 +81,12 @@ def test_flagged_and_empty_boxes_are_never_drawn(tmp_path: Path) -> None:
     content["annotations"][1]["bbox"] = [5, 5, 0, 7]  # a car without area; the other car is crowd
     data = read(tiny.write_coco(tmp_path, content))
     with pytest.raises(UserError, match='"car" has 0'):
-        draw(data, split_by_novel(["bird"], data.classes), 1, seed=0)
+        draw_shots(data, split_by_novel(["bird"], data.classes), 1, seed=0)
 
 
 def test_an_image_chosen_twice_is_one_record(tmp_path: Path) -> None:
     data = read(tiny.write_voc(tmp_path), subset="trainval")
-    sample = balanced_set(data, draw(data, LabelMap(("car",), ("bird",)), 2 - 1, seed=4))
+    sample = balanced_set(data, draw_shots(data, LabelMap(("car",), ("bird",)), 2 - 1, seed=4))
     assert len(set(sample.ids)) == len(sample)
     assert len(sample.boxes) == 2
 
@@ -117,7 +116,7 @@ def test_base_set_drops_novel_boxes_and_images_without_base_ones(tmp_path: Path)
     base = base_set(data, labels)
     assert tiny.boxes_of(base) == {box for box in tiny.EXPECTED if box[1] != "bird"}
     assert base.ids == (10, 12)
-    assert hidden(data, labels) == {"bird": (2, 1)}
+    assert hidden_boxes(data, labels) == {"bird": (2, 1)}
 
 
 def test_sample_command_writes_the_sample(tmp_path: Path, mini) -> None:
@@ -251,14 +250,14 @@ def shots_of(
     ],
 )
 def test_tiny_shots_are_told_of(sides: list[tuple[float, float]], told: str | None) -> None:
-    lines = hard_to_see(shots_of(sides), ("bird", "car"), short=800, long=1333, least=64)
+    lines = tiny_shots(shots_of(sides), ("bird", "car"), short=800, long=1333, least=64)
     assert len(lines) == (told is not None)
     assert told is None or (lines[0].startswith(told) and "(in the picture: 0.jpg " in lines[0])
 
 
 def test_how_large_a_shot_is_where_the_detector_looks() -> None:
     told = [
-        hard_to_see(shots_of([(40, 40)], [size]), ("bird",), short=800, long=1000, least=64)
+        tiny_shots(shots_of([(40, 40)], [size]), ("bird",), short=800, long=1000, least=64)
         for size in ((500, 400), (1000, 400), (0, 0))
     ]
     # doubled; as it is, for the long side may not grow; nobody knows
@@ -268,10 +267,10 @@ def test_how_large_a_shot_is_where_the_detector_looks() -> None:
 
 def test_shots_that_are_none_are_not_judged() -> None:
     wild = shots_of([(0, 9), (0, 9), (0, 9), (float("nan"), 9), (1e308, 1e308), (90, 90)])
-    assert hard_to_see(wild, ("bird",), short=400, long=1000, least=64) == []
+    assert tiny_shots(wild, ("bird",), short=400, long=1000, least=64) == []
 
 
 def test_the_first_of_many_tiny_shots_are_named() -> None:
-    (line,) = hard_to_see(shots_of([(9, 9)] * 5), ("bird",), short=400, long=1000, least=64)
+    (line,) = tiny_shots(shots_of([(9, 9)] * 5), ("bird",), short=400, long=1000, least=64)
     assert "2.jpg 9 x 9, ...)." in line
     assert "3.jpg" not in line

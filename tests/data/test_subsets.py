@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-import tiny
+from helpers import shapes, tiny
+from helpers.run_data import run_data
 from mini_fsod.data.read import read
 from mini_fsod.data.subsets import training_set
-from runs import small
 
 
 def voc_lists(root: Path, **lists: str) -> Path:
@@ -38,7 +38,7 @@ def test_the_images_that_are_trained_on(
 ) -> None:
     found, data = training_set(read(voc_lists(tmp_path / "voc", **lists)))
     assert (found, [Path(file).stem for file in data.files]) == (name, list(stems))
-    own = small.material(tmp_path / "voc", data__novel="bus").train
+    own = run_data(tmp_path / "voc", data__novel=["bus"]).train
     assert own.files == data.files
 
 
@@ -47,5 +47,5 @@ def test_sets_without_a_usual_name(tmp_path: Path) -> None:
         (("monday", "tuesday", "val"), "all but val", 16),
         (("monday", "tuesday"), "all image sets", 16),
     ):
-        found, data = training_set(read(small.write_data(tmp_path / name, parts)))
+        found, data = training_set(read(shapes.write_data(tmp_path / name, parts)))
         assert (found, len(data)) == (name, images)

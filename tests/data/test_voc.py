@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import tiny
+from helpers import tiny
 from mini_fsod.data.read import look, read
 from mini_fsod.errors import UserError
 

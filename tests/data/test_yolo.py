@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import tiny
+from helpers import tiny
 from mini_fsod.data.check import picture_problems
 from mini_fsod.data.read import look, read
 from mini_fsod.data.yolo import MOST_BYTES

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-import tiny
+from helpers import tiny
 from mini_fsod.data.dataset import NO_BOXES, Dataset
 from mini_fsod.data.read import read
-from mini_fsod.data.split import arranged
+from mini_fsod.data.subsets import arranged
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.candidates import Candidates, Dots, Raw
 from mini_fsod.mining.crop_similarity import Seen

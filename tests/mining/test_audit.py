@@ -11,7 +11,7 @@ import pytest
 from mining.pairs import LABELS, data_of, no_shots, raw_of
 
 from mini_fsod.data.dataset import Boxes, Dataset
-from mini_fsod.data.split import arranged
+from mini_fsod.data.subsets import arranged
 from mini_fsod.mining.audit import (
     BACKGROUND,
     DUPLICATE,

@@ -15,7 +15,7 @@ from mining.pairs import LABELS, data_of, raw_of
 from torch import Tensor
 
 from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset
-from mini_fsod.data.split import arranged
+from mini_fsod.data.subsets import arranged
 from mini_fsod.detector.backbone import NARROW
 from mini_fsod.detector.batch import Targets
 from mini_fsod.detector.model import Detector, build

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-import tiny
+from helpers import shapes, tiny
+from helpers.run_data import run_data
+from helpers.shapes import rewrite
 from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset
 from mini_fsod.data.subsets import testing_part as scored_part
 from mini_fsod.errors import UserError
@@ -17,11 +18,9 @@ from mini_fsod.loader.schedule import Schedule
 from mini_fsod.runs import data as room
 from mini_fsod.runs.data import inputs_from
 from mini_fsod.train.distributed import Team
-from runs import small
-from runs.small import material, rewrite
 
 CPU = torch.device("cpu")
-NOVEL = small.NOVEL
+NOVEL = shapes.NOVEL
 
 
 def stems(data: Dataset) -> list[str]:
@@ -30,28 +29,28 @@ def stems(data: Dataset) -> list[str]:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    return small.write_data(tmp_path / "data")
+    return shapes.write_data(tmp_path / "data")
 
 
 # Classes
 
 
 def test_a_name_with_a_comma_is_one_class(data: Path) -> None:
-    labels = material(data).labels
+    labels = run_data(data).labels
     assert labels.base == ("red", "green")
     assert labels.novel == ("blue, light",)
-    two = material(data, data__novel=json.dumps(["blue, light", "red"])).labels
+    two = run_data(data, data__novel=["blue, light", "red"]).labels
     assert (two.base, two.novel) == (("green",), ("blue, light", "red"))
 
 
 def test_a_class_that_is_not_there(data: Path) -> None:
     with pytest.raises(UserError, match='No such class in the data: "rde"\\. Did you mean "red"'):
-        material(data, data__novel="rde").check(["base"])
+        run_data(data, data__novel=["rde"]).check(["base"])
 
 
 def test_a_split_of_other_data(data: Path) -> None:
     with pytest.raises(UserError, match='split "voc-split1" does not know: red'):
-        material(data, data__novel="null", data__split="voc-split1").check(["base"])
+        run_data(data, data__novel=[], data__split="voc-split1").check(["base"])
 
 
 def test_a_base_class_without_a_box_is_left_out(
@@ -60,10 +59,10 @@ def test_a_base_class_without_a_box_is_left_out(
     """Labelling sites export the name of the project as a class."""
     for path in (data / "annotations").iterdir():
         rewrite(path, lambda c: c["categories"].insert(0, {"id": 99, "name": "project"}))
-    own = material(data)
+    own = run_data(data)
     assert own.labels.base == ("red", "green")
     assert "without a single box, left out: project" in capsys.readouterr().err
-    assert own.shots.classes == small.CLASSES
+    assert own.shots.classes == shapes.CLASSES
 
 
 # Image sets
@@ -117,24 +116,24 @@ def test_nothing_that_is_tested_is_trained_on(
     (lists / "trainval.txt").write_text("a\nb\nc\n")
     (lists / "train.txt").write_text("a\nb\n")
     (lists / "val.txt").write_text("c\n")
-    own = material(root, data__novel="bus")
+    own = run_data(root, data__novel=["bus"])
     assert own.test is not None
     assert stems(own.test) == ["c"]
     assert stems(own.train) == ["a", "b"]
-    own = material(root, data__novel="bus", data__train="trainval")
+    own = run_data(root, data__novel=["bus"], data__train="trainval")
     assert stems(own.train) == ["a", "b", "c"]
     assert "trainval shares 1 image with the test set" in capsys.readouterr().err
 
 
 def test_image_sets_without_a_usual_name(tmp_path: Path) -> None:
-    own = material(small.write_data(tmp_path / "data", ("monday", "tuesday", "val")))
+    own = run_data(shapes.write_data(tmp_path / "data", ("monday", "tuesday", "val")))
     assert len(own.train) == 16
     assert own.test is not None
     assert len(own.test) == 4
 
 
 def test_the_base_set(data: Path) -> None:
-    own = material(data)
+    own = run_data(data)
     base = own.base
     assert base.classes == ("red", "green")
     assert len(base.boxes) == sum(own.train.boxes.label < 2)
@@ -142,7 +141,7 @@ def test_the_base_set(data: Path) -> None:
 
 
 def test_no_base_class(data: Path) -> None:
-    own = material(data, data__novel=json.dumps(small.CLASSES))
+    own = run_data(data, data__novel=shapes.CLASSES)
     with pytest.raises(UserError, match="not a single box of a base class"):
         own.check(["base"])
 
@@ -158,7 +157,7 @@ def test_boxes_that_cannot_be_learnt_are_told(
         content["annotations"][1]["bbox"] = [1e6, 5, 10, 10]
 
     rewrite(data / "annotations" / "train.json", spoil)
-    _ = material(data).train
+    _ = run_data(data).train
     assert "2 boxes without area or outside of the picture left out" in capsys.readouterr().err
 
 
@@ -180,7 +179,7 @@ def test_what_lies_outside_its_picture_is_no_target(data: Path) -> None:
         content["annotations"] = own[: len(boxes)]
 
     rewrite(path, move)
-    found = material(data).train
+    found = run_data(data).train
     assert found.sizes[0].tolist() == [64, 64]
     assert room.is_target(found).tolist() == [False] * 4 + [True] * 2
 
@@ -189,7 +188,7 @@ def test_what_lies_outside_its_picture_is_no_target(data: Path) -> None:
 
 
 def test_one_batch_is_cut_for_processes_and_parts(data: Path) -> None:
-    own = material(data)
+    own = run_data(data)
     batches, sizes = own.batches(own.base)
     schedule = Schedule(sizes, 4, (64,), 96, seed=0)
     inputs = inputs_from(batches, CPU)
@@ -211,7 +210,7 @@ def test_one_batch_is_cut_for_processes_and_parts(data: Path) -> None:
 
 def test_other_boxes_are_other_batches(data: Path) -> None:
     def identity() -> str:
-        own = material(data)
+        own = run_data(data)
         batches, sizes = own.batches(own.base)
         schedule = Schedule(sizes, 4, (64,), 96, seed=0)
         return own.feed(own.base, schedule, inputs_from(batches, CPU), Team(), 1).identity
@@ -225,6 +224,6 @@ def test_other_boxes_are_other_batches(data: Path) -> None:
 
 
 def test_no_image_set_for_tests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    own = material(small.write_data(tmp_path / "data", ("train",)))
+    own = run_data(shapes.write_data(tmp_path / "data", ("train",)))
     own.check(["base"])
     assert "no image set for tests (data.test): nothing will be scored" in capsys.readouterr().err

@@ -9,19 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers import shapes
+from helpers.run_data import run_data
+from helpers.shapes import NOVEL, rewrite
 from mini_fsod.data.dataset import NO_BOXES, Dataset
-from mini_fsod.data.split import arranged, with_base_boxes
+from mini_fsod.data.subsets import arranged, with_base_boxes
 from mini_fsod.errors import UserError
 from mini_fsod.loader.schedule import Schedule
 from mini_fsod.online.targets import Learnt, with_shots
-from mini_fsod.runs.data import Material
-from runs import small
-from runs.small import NOVEL, material, rewrite
+from mini_fsod.runs.data import RunData
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    return small.write_data(tmp_path / "data")
+    return shapes.write_data(tmp_path / "data")
 
 
 def stems(data: Dataset) -> list[str]:
@@ -29,35 +30,35 @@ def stems(data: Dataset) -> list[str]:
 
 
 def test_shots_are_drawn_from_the_training_images(data: Path) -> None:
-    own = material(data, shots__k=2)
+    own = run_data(data, shots__k=2)
     assert np.bincount(own.shots.boxes.label).tolist() == [2, 2, 2]
-    assert own.shots.classes == small.CLASSES
+    assert own.shots.classes == shapes.CLASSES
     assert set(own.shots.files) <= set(own.train.files)
-    other = material(data, shots__k=2, shots__seed=1)
+    other = run_data(data, shots__k=2, shots__seed=1)
     assert {*map(tuple, other.shots.boxes.xywh)} != {*map(tuple, own.shots.boxes.xywh)}
-    elsewhere = material(data, shots__subset="test")
+    elsewhere = run_data(data, shots__subset="test")
     assert elsewhere.test is not None
     assert set(elsewhere.shots.files) <= set(elsewhere.test.files)
 
 
 def test_too_few_boxes_are_told_before_anything_runs(data: Path) -> None:
-    own = material(data, shots__k=50)
+    own = run_data(data, shots__k=50)
     with pytest.raises(UserError, match='Too few boxes for 50 shots: "red" has'):
         own.check(["base", "transfer"])
     with pytest.raises(UserError, match=r'"red" has \d+ \(\d+ in test\).* drawn from train\.'):
         own.check(["base", "transfer"])
     own.check(["base"])  # which needs none
-    oracle = {"online__oracle": "true", "online__teacher": "false"}
-    own = material(data, shots__k=50, **oracle)
+    oracle = {"online__oracle": True, "online__teacher": False}
+    own = run_data(data, shots__k=50, **oracle)
     own.check(["online"])
     with pytest.raises(UserError, match="Too few boxes for 50 shots"):
         own.check(["online", "tune"])
     with pytest.raises(UserError, match="Too few boxes for 50 shots"):
-        material(data, shots__k=50, online__shots="true", **oracle).check(["online"])
-    material(data, shots__k=50, tune__data="none", **oracle).check(["online", "tune"])
+        run_data(data, shots__k=50, online__shots=True, **oracle).check(["online"])
+    run_data(data, shots__k=50, tune__data="none", **oracle).check(["online", "tune"])
 
 
-ANCHORS = "[32, 64, 128, 256, 512]"
+ANCHORS = (32, 64, 128, 256, 512)
 
 
 @pytest.mark.parametrize(
@@ -65,14 +66,14 @@ ANCHORS = "[32, 64, 128, 256, 512]"
     [
         (ANCHORS, True, ["base", "transfer"], {}, 1),
         (ANCHORS, False, ["base", "transfer"], {}, 0),  # so are base boxes
-        ("[2, 4, 8, 16, 32]", True, ["base", "transfer"], {}, 0),
+        ((2, 4, 8, 16, 32), True, ["base", "transfer"], {}, 0),
         (ANCHORS, True, ["base"], {}, 0),
         (ANCHORS, True, ["transfer"], {"transfer__checkpoint": "a.safetensors"}, 0),
     ],
 )
 def test_tiny_shots_of_new_classes_are_told_before_anything_runs(
     data: Path,
-    anchors: str,
+    anchors: tuple[int, ...],
     smaller: bool,
     stages: list[str],
     more: dict[str, str],
@@ -80,28 +81,28 @@ def test_tiny_shots_of_new_classes_are_told_before_anything_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = data / "annotations" / "train.json"
-    content = small.json_of(path)
+    content = shapes.json_of(path)
     for box in content["annotations"]:
-        if smaller and box["category_id"] == small.CLASSES.index(NOVEL) + 1:
+        if smaller and box["category_id"] == shapes.CLASSES.index(NOVEL) + 1:
             box["bbox"][2:] = [6, 6]
     path.write_text(json.dumps(content))
-    material(data, detector__anchors=anchors, **more).check(stages)
+    run_data(data, detector__anchors=anchors, **more).check(stages)
     err = capsys.readouterr().err
     assert err.count(" pixels where the detector looks") == told
     assert err.count(f"{NOVEL}: 1 of 1 shot ") == told
 
 
-@pytest.mark.parametrize("layout", small.WRITE)
+@pytest.mark.parametrize("layout", shapes.WRITE)
 def test_shots_that_mini_sample_wrote(tmp_path: Path, mini: Any, layout: str) -> None:
-    root = small.WRITE[layout](tmp_path / "data")
+    root = shapes.WRITE[layout](tmp_path / "data")
     out = tmp_path / "elsewhere" / "shots.json"
     code, _, err = mini("sample", root, "--novel", "red", "--shots", 2, "-o", out)
     assert code == 0, err
-    own = material(root, data__novel="red", shots__file=out, shots__k=2)
-    drawn = material(root, data__novel="red", shots__k=2)
+    own = run_data(root, data__novel=["red"], shots__file=out, shots__k=2)
+    drawn = run_data(root, data__novel=["red"], shots__k=2)
     assert boxes(own.shots) == boxes(drawn.shots)
     assert own.shots.classes == own.labels.classes
-    assert set(own.shots.files) <= set(own.data.files)  # no second cache of them
+    assert set(own.shots.files) <= set(own.whole.files)  # no second cache of them
 
 
 def boxes(data: Dataset) -> list[tuple[str, str, tuple[float, ...]]]:
@@ -111,17 +112,17 @@ def boxes(data: Dataset) -> list[tuple[str, str, tuple[float, ...]]]:
 
 def test_a_sample_of_another_data_set(data: Path, tmp_path: Path, mini: Any) -> None:
     """Told before anything runs."""
-    other = small.write_yolo(tmp_path / "yolo")
+    other = shapes.write_yolo(tmp_path / "yolo")
     out = tmp_path / "shots.json"
     assert mini("sample", other, "--novel", "red", "--shots", 2, "-o", out)[0] == 0
     with pytest.raises(UserError, match=r"shots\.json: \d pictures? of it cannot be found"):
-        material(data, data__novel="red", shots__file=out).check(["base", "transfer"])
+        run_data(data, data__novel=["red"], shots__file=out).check(["base", "transfer"])
 
 
 def test_a_file_of_shots_with_pictures_of_its_own(data: Path, tmp_path: Path) -> None:
-    content = small.pictures(tmp_path / "mine", 3, seed=7)
+    content = shapes.pictures(tmp_path / "mine", 3, seed=7)
     (tmp_path / "mine" / "shots.json").write_text(json.dumps(content))
-    own = material(data, shots__file=tmp_path / "mine" / "shots.json")
+    own = run_data(data, shots__file=tmp_path / "mine" / "shots.json")
     assert all(own.shots.path(i).parent == tmp_path / "mine" for i in range(3))
     batches, sizes = own.batches(own.shots)
     plan = Schedule(sizes, 3, (64,), 96, seed=0).plan(0)
@@ -133,15 +134,15 @@ def test_pictures_of_the_same_name_are_not_the_same(data: Path, tmp_path: Path) 
     of a picture that is the data's own, seen from another folder, are.
     """
     other = tmp_path / "other"
-    content = small.pictures(other / "train", 3, seed=7)
+    content = shapes.pictures(other / "train", 3, seed=7)
     for image in content["images"]:
         image["file_name"] = f"train/{image['file_name']}"
-    theirs = material(data).data.path(3)
+    theirs = run_data(data).data.path(3)
     (other / "linked.png").symlink_to(theirs)
     content["images"].append({"id": 99, "file_name": "linked.png", "width": 72, "height": 48})
     (other / "shots.json").write_text(json.dumps(content))
-    own = material(data, shots__file=other / "shots.json")
-    shots, everything = own.shots, arranged(own.data, own.labels)
+    own = run_data(data, shots__file=other / "shots.json")
+    shots, everything = own.shots, arranged(own.whole, own.labels)
     assert {*shots.files[:3]} == {str(other / "train" / f"{n}.png") for n in range(3)}
     assert {*shots.files[:3]}.isdisjoint(everything.files)
     assert Path(shots.files[3]).name == theirs.name
@@ -157,7 +158,7 @@ def test_pictures_of_the_same_name_are_not_the_same(data: Path, tmp_path: Path) 
 def test_a_file_of_shots_says_how_many_there_are(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert material(data, shots__k=2).shots_of_a_class == 2
+    assert run_data(data, shots__k=2).shots_per_class == 2
     shots = tmp_path / "shots.json"
     shots.write_bytes((data / "annotations" / "train.json").read_bytes())
     rewrite(
@@ -167,8 +168,8 @@ def test_a_file_of_shots_says_how_many_there_are(
         ],
     )
     capsys.readouterr()
-    own = material(data, shots__file=shots, shots__k=2)
-    assert own.shots_of_a_class == 5
+    own = run_data(data, shots__file=shots, shots__k=2)
+    assert own.shots_per_class == 5
     assert "has 5 boxes of a class: shots.k, 2, is idle" in " ".join(
         capsys.readouterr().err.split()
     )
@@ -176,14 +177,14 @@ def test_a_file_of_shots_says_how_many_there_are(
 
 def test_a_file_of_shots_that_lacks_a_class(data: Path, tmp_path: Path) -> None:
     """Of base classes there are boxes in the data, of new ones there are none."""
-    content = small.pictures(tmp_path / "mine", 4, seed=7)
+    content = shapes.pictures(tmp_path / "mine", 4, seed=7)
     drawn = content["annotations"]
     path = tmp_path / "mine" / "shots.json"
 
-    def given(without: int) -> Material:
+    def given(without: int) -> RunData:
         left = [box for box in drawn if box["category_id"] != without]
         path.write_text(json.dumps(content | {"annotations": left}))
-        return material(data, shots__file=path)
+        return run_data(data, shots__file=path)
 
     with pytest.raises(UserError, match=r"shots\.json: there is no shot of blue, light; it knows"):
         given(without=3).check(["transfer"])
@@ -194,23 +195,23 @@ def test_a_file_of_shots_that_lacks_a_class(data: Path, tmp_path: Path) -> None:
     own = given(without=2)
     own.check(["transfer"])
     k = len([box for box in drawn if box["category_id"] == 3])
-    assert own.shots_of_a_class == k
+    assert own.shots_per_class == k
     theirs = [box for box in boxes(own.shots) if box[1] == "green"]
-    assert theirs == [box for box in boxes(material(data, shots__k=k).shots) if box[1] == "green"]
+    assert theirs == [box for box in boxes(run_data(data, shots__k=k).shots) if box[1] == "green"]
     assert len(theirs) == k
     assert len({*own.shots.files}) == len(own.shots)
 
 
 def test_official_lists(tmp_path: Path) -> None:
-    root = small.write_voc(tmp_path / "data")
+    root = shapes.write_voc(tmp_path / "data")
     lists = tmp_path / "lists.json"
     of = {"red": ["trainval0"], "green": ["trainval1"], NOVEL: ["trainval2"]}
     lists.write_text(json.dumps({"0": {"1": of}, "1": {"1": of | {"red": ["trainval6"]}}}))
-    own = material(root, shots__official=lists)
+    own = run_data(root, shots__official=str(lists))
     assert stems(own.shots) == ["trainval0", "trainval1", "trainval2"]
     assert [own.labels.classes[c] for c in own.shots.boxes.label] == ["red", "green", NOVEL]
-    assert "trainval6" in stems(material(root, shots__official=lists, shots__seed=1).shots)
+    assert "trainval6" in stems(run_data(root, shots__official=str(lists), shots__seed=1).shots)
     with pytest.raises(UserError, match="no official lists of 3 shots"):
-        material(root, shots__official=lists, shots__k=3).check(["transfer"])
+        run_data(root, shots__official=str(lists), shots__k=3).check(["transfer"])
     with pytest.raises(UserError, match="do not know the classes green, red"):
-        material(root, shots__official="voc").check(["transfer"])
+        run_data(root, shots__official="voc").check(["transfer"])

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from mini_fsod.data.split import arranged, is_of, with_base_boxes
 from safetensors.torch import load_file
 from torch import Tensor
 
 from mini_fsod import checkpoint
 from mini_fsod.config.load import Config, resolve
 from mini_fsod.data.dataset import Dataset
-from mini_fsod.data.split import arranged, is_of, with_base_boxes
 from mini_fsod.errors import UserError
 from mini_fsod.loader.schedule import Schedule
 from mini_fsod.runs import stages

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from mini_fsod.config.load import resolve
-from mini_fsod.data.split import arranged
+from mini_fsod.data.subsets import arranged
 from mini_fsod.detector import build
 from mini_fsod.detector.settings import RoISettings, RPNSettings
 from mini_fsod.errors import UserError

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-import tiny
+from helpers import tiny
 from mini_fsod.data.read import read
-from mini_fsod.data.split import arranged
+from mini_fsod.data.subsets import arranged
 from mini_fsod.detector import build
 from mini_fsod.detector.model import Detector
 from mini_fsod.detector.settings import RoISettings, RPNSettings

@@ -52,11 +52,10 @@ def sample_command(
     The same seed draws the same boxes on every machine.
     Example: mini sample data/photos --novel bird,bus --shots 5 --seed 0 -o shots.json
     """
-    from mini_fsod.data.official_shots import choose
+    from mini_fsod.data.official_shots import choose_shots
     from mini_fsod.data.read import read
-    from mini_fsod.data.shots import balanced_set, draw, fingerprint
-    from mini_fsod.data.split import arranged, is_of
-    from mini_fsod.data.subsets import training_part
+    from mini_fsod.data.shots import balanced_set, draw_shots, sample_digest
+    from mini_fsod.data.subsets import arranged, is_of, training_part
     from mini_fsod.data.write import write_coco
 
     dataset = read(data, subset)
@@ -73,9 +72,9 @@ def sample_command(
     candidates = dataset if part is None else dataset.subset(part)
     labels, empty = _without_empty(label_map(dataset.classes, split, novel), dataset, data, subset)
     if lists is None:
-        chosen, origin = draw(candidates, labels, shots, seed, subset or part, dataset), "drawn"
+        chosen, origin = draw_shots(candidates, labels, shots, seed, subset or part, dataset), "drawn"
     else:
-        chosen = choose(candidates, labels, lists, shots, seed)
+        chosen = choose_shots(candidates, labels, lists, shots, seed)
         origin = f"official {Path(official or '').name}"
     sample = balanced_set(candidates, chosen)
     if empty:
@@ -83,7 +82,7 @@ def sample_command(
         sample = arranged(sample, LabelMap(kept, ()))
     notes = [f"{name}: left out, because the data has no box of it" for name in empty]
     notes += chosen.notes
-    digest = fingerprint(sample)
+    digest = sample_digest(sample)
     classes = console.count(len(labels.classes), "class")
     info = {
         "made_by": SAMPLE,  # first, so that `is_sample` finds it without reading the whole file
@@ -129,7 +128,7 @@ def _without_empty(
     another image set than `subset` stays, so that the draw reports it as too small.
     """
     from mini_fsod.data.read import look
-    from mini_fsod.data.split import is_of
+    from mini_fsod.data.subsets import is_of
 
     empty = [name for name in labels.base if not is_of(dataset, (name,)).any()]
     if empty and subset is not None:

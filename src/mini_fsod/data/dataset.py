@@ -124,9 +124,13 @@ class Dataset:
 
     @property
     def digest(self) -> str:
-        """Of its classes, and of the names and boxes of its images; not of the pictures."""
-        names = json.dumps([self.classes, self.files]).encode()
-        return sha256(names + self.boxes.content).hexdigest()
+        """SHA-256 of the classes and of the names, ids, sizes and boxes of the images.
+
+        Folders, file times and the pictures' pixels do not count.
+        """
+        names = json.dumps([self.classes, self.files, self.ids]).encode()
+        sizes = np.ascontiguousarray(self.sizes).tobytes()
+        return sha256(names + sizes + self.boxes.area.tobytes() + self.boxes.content).hexdigest()
 
     @property
     def offsets(self) -> Ints:

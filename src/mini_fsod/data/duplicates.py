@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from mini_fsod.data.dataset import Bools, Dataset, Ints
-from mini_fsod.data.subsets import shared, testing_part, training_part
+from mini_fsod.data.subsets import shared_images, testing_part, training_part
 from mini_fsod.errors import Problem
 from mini_fsod.files import digest
 
@@ -98,8 +98,8 @@ def _roles(data: Dataset) -> tuple[Bools, Ints, list[str]]:
     if part is not None and part.startswith("trainval"):
         for name in [n for n in names if n.startswith("val")]:
             if name == test:
-                trained &= ~shared(data, data.subset(name))
-            elif shared(data.subset(name), data.subset(part)).all():
+                trained &= ~shared_images(data, data.subset(name))
+            elif shared_images(data.subset(name), data.subset(part)).all():
                 names.remove(name)
     tested = np.full(len(data), -1, dtype=np.int64)
     for place, name in enumerate(names):

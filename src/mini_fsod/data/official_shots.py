@@ -73,7 +73,7 @@ def _checked(part: Mapping[str, Mapping[str, Any]]) -> Lists:
     return {int(k): classes for k, classes in part.items()}
 
 
-def choose(data: Dataset, labels: LabelMap, lists: Lists, shots: int, seed: int) -> Shots:
+def choose_shots(data: Dataset, labels: LabelMap, lists: Lists, shots: int, seed: int) -> Shots:
     """Exactly K boxes of every class by the four rules. `data` are the training images."""
     if shots not in lists:
         known = ", ".join(map(str, sorted(lists)))

@@ -10,8 +10,7 @@ from random import Random
 import numpy as np
 
 from mini_fsod.data.dataset import Bools, Dataset, Floats, ImageId, Ints
-from mini_fsod.data.split import is_of, is_target
-from mini_fsod.data.subsets import shared
+from mini_fsod.data.subsets import is_of, is_target, shared_images
 from mini_fsod.errors import UserError
 from mini_fsod.labels import LabelMap
 
@@ -39,7 +38,7 @@ def is_plain(data: Dataset) -> Bools:
     return data.boxes.sound & ~(boxes.crowd | boxes.ignore | boxes.difficult)
 
 
-def draw(
+def draw_shots(
     data: Dataset,
     labels: LabelMap,
     shots: int,
@@ -114,7 +113,7 @@ def _too_few(
 
 def elsewhere(whole: Dataset, data: Dataset, name: str) -> dict[str, int]:
     """Image set: its plain boxes of a class on pictures that `data` lacks; sets without are not."""
-    wanted = is_plain(whole) & is_of(whole, (name,)) & ~shared(whole, data)[whole.boxes.image]
+    wanted = is_plain(whole) & is_of(whole, (name,)) & ~shared_images(whole, data)[whole.boxes.image]
     boxes = np.bincount(whole.boxes.image[wanted], minlength=len(whole))
     # VOC's years have sets of their own, "VOC2007/test", which are parts of the others
     counts = {n: int(boxes[i].sum()) for n, i in whole.subsets.items() if "/" not in n}
@@ -130,8 +129,8 @@ def balanced_set(data: Dataset, shots: Shots) -> Dataset:
     return only.select(np.unique(only.boxes.image))
 
 
-def seen_sizes(data: Dataset, short: int, long: int) -> Floats:
-    """(B,) the root of each box's area where pictures have the side `short`, or at most `long`.
+def box_sides(data: Dataset, short: int, long: int) -> Floats:
+    """(B,) square root of each box's area, in a picture resized to a side `short`, at most `long`.
 
     NaN where a picture's size is not known.
     """
@@ -143,32 +142,32 @@ def seen_sizes(data: Dataset, short: int, long: int) -> Floats:
     return np.where(known, np.sqrt(width) * np.sqrt(height) * scale, np.nan)
 
 
-def hard_to_see(
+def tiny_shots(
     sample: Dataset, names: tuple[str, ...], short: int, long: int, least: float
 ) -> list[str]:
-    """What to say of classes at least half of whose shots are seen below `least`, a line each."""
+    """A warning for each class at least half of whose shots have a side below `least`."""
     sample = sample.with_boxes(sample.boxes.take(is_target(sample)))
-    boxes, tiny = sample.boxes, seen_sizes(sample, short, long) < least
+    boxes, tiny = sample.boxes, box_sides(sample, short, long) < least
     lines = []
     for name in names:
-        own = np.flatnonzero(is_of(sample, (name,)))
-        found = own[tiny[own]].tolist()
-        if not found or 2 * len(found) < len(own):
+        of_class = np.flatnonzero(is_of(sample, (name,)))
+        found = of_class[tiny[of_class]].tolist()
+        if not found or 2 * len(found) < len(of_class):
             continue
-        shown = ", ".join(
+        examples = ", ".join(
             f"{sample.files[int(boxes.image[b])]} {boxes.xywh[b, 2]:.0f} x {boxes.xywh[b, 3]:.0f}"
             for b in found[:3]
         )
         lines.append(
-            f"{name}: {len(found)} of {len(own)} shot{'s' * (len(own) != 1)} smaller than "
-            f"{least:.0f} pixels where the detector looks (in the picture: {shown}"
-            f"{', ...' * (len(found) > 3)}). Larger ones would teach and find more"
+            f"{name}: {len(found)} of {len(of_class)} shot{'s' * (len(of_class) != 1)} smaller "
+            f"than {least:.0f} pixels at the detector's scale (in the picture: {examples}"
+            f"{', ...' * (len(found) > 3)}); larger ones train better"
         )
     return lines
 
 
-def fingerprint(data: Dataset) -> str:
-    """SHA-256 of a sample: class, image and box of each, in an order that no tool can change."""
+def sample_digest(data: Dataset) -> str:
+    """SHA-256 of the class, image id and box of every shot, in sorted order."""
     boxes = data.boxes
     lines = sorted(
         f"{data.classes[label]}\t{data.ids[image]}\t" + " ".join(f"{v:.2f}" for v in box)

@@ -1,14 +1,18 @@
-"""Image sets: which one a run trains on and which one it is scored on, where nobody says so."""
+"""Image sets to train and test on, and the parts of the data that the paper names (section 3.1)."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
 from mini_fsod.data.dataset import Bools, Dataset
+from mini_fsod.files import real
+from mini_fsod.labels import LabelMap
 
 
 def training_part(data: Dataset) -> str | None:
-    """The image set that shots are drawn from where the data has several; None for all images."""
+    """The image set to train on by default; None for all images."""
     for name in ("trainval", "train"):
         if name in data.subsets:
             return name
@@ -17,7 +21,7 @@ def training_part(data: Dataset) -> str | None:
 
 
 def testing_part(data: Dataset) -> str | None:
-    """The image set to score on where none is named: one with boxes called test, else val."""
+    """The image set to score on by default: test, else val, if it has boxes; or None."""
     boxes = np.diff(data.offsets)
     counts = {name: int(boxes[images].sum()) for name, images in data.subsets.items()}
     for word in ("test", "val"):
@@ -27,23 +31,125 @@ def testing_part(data: Dataset) -> str | None:
     return None
 
 
-def shared(data: Dataset, other: Dataset | None) -> Bools:
-    """(I,) whether the picture of each image is one of the other's; without another none is."""
+def shared_images(data: Dataset, other: Dataset | None) -> Bools:
+    """(I,) whether each image is in the other data set too; without another, none is."""
     known = set() if other is None else {*other.files}
     return np.array([file in known for file in data.files], dtype=np.bool_)
 
 
 def training_set(data: Dataset) -> tuple[str, Dataset]:
-    """What to call the images that a run trains on unless it is told otherwise, and these images.
+    """(name, images) to train on by default; the name is "" where there is only one image set.
 
-    Nothing that is tested is trained on, though VOC's trainval may hold val. Data without image
-    sets are all of them, and have no name: "".
+    Test images are left out: VOC's trainval may hold val, which is scored where test has no boxes.
     """
     part, test = training_part(data), testing_part(data)
     images = data if part is None else data.subset(part)
-    both = shared(images, None if test is None else data.subset(test))
-    if both.any():
-        images = images.select(np.flatnonzero(~both))
+    in_test = shared_images(images, None if test is None else data.subset(test))
+    if in_test.any():
+        images = images.select(np.flatnonzero(~in_test))
     if part is None:
         return (f"all but {test}" if test else "all image sets" if data.subsets else ""), images
-    return (f"{part} without {test}" if both.any() else part), images
+    return (f"{part} without {test}" if in_test.any() else part), images
+
+
+def is_of(data: Dataset, names: tuple[str, ...]) -> Bools:
+    """(B,) whether each box is of one of these classes."""
+    wanted = np.array([c in names for c in data.classes], dtype=np.bool_)
+    return wanted[data.boxes.label] if len(wanted) else np.zeros(0, dtype=np.bool_)
+
+
+def is_target(data: Dataset) -> Bools:
+    """(B,) whether each box can be trained on.
+
+    Crowds, ignored regions, boxes without area and boxes outside the picture cannot; `mini check`
+    lists the last two.
+    """
+    boxes = data.boxes
+    return boxes.sound & ~(boxes.crowd | boxes.ignore) & data.shows(boxes.image, boxes.xywh)
+
+
+def arranged(data: Dataset, labels: LabelMap) -> Dataset:
+    """The same images with the classes of the label map, in the order of a detector's outputs.
+
+    Boxes of other classes are left out; classes that the data lacks have no boxes.
+    """
+    boxes = data.boxes.take(is_of(data, labels.classes))
+    numbers = dict(zip(data.classes, data.category_ids, strict=True))
+    spare = max(data.category_ids, default=0) + 1
+    index = {name: i for i, name in enumerate(labels.classes)}
+    new_label = np.array([index.get(c, -1) for c in data.classes], dtype=np.int64)
+    return replace(
+        data,
+        classes=labels.classes,
+        category_ids=tuple(numbers.get(c, spare + i) for i, c in enumerate(labels.classes)),
+        boxes=replace(boxes, label=new_label[boxes.label]) if len(boxes) else boxes,
+    )
+
+
+def base_set(data: Dataset, labels: LabelMap) -> Dataset:
+    """The base set D^b: images with a base box, with their base boxes only.
+
+    Novel objects in them become background.
+    """
+    stripped = data.with_boxes(data.boxes.take(is_of(data, labels.base)))
+    return stripped.select(np.unique(stripped.boxes.image))
+
+
+def hidden_boxes(data: Dataset, labels: LabelMap) -> dict[str, tuple[int, int]]:
+    """Novel class: (its boxes, those of them in images with a base box), which can be mined."""
+    with_base = np.zeros(len(data), dtype=np.bool_)
+    with_base[data.boxes.image[is_of(data, labels.base)]] = True
+    counts = {}
+    for name in labels.novel:
+        images = data.boxes.image[is_of(data, (name,))]
+        counts[name] = (len(images), int(with_base[images].sum()))
+    return counts
+
+
+def renamed_as_in(data: Dataset, whole: Dataset) -> Dataset:
+    """The same images under the names they have in `whole`; others under their absolute paths.
+
+    Two folders may hold different pictures of the same name.
+    """
+    if data.root == whole.root:
+        return data
+    names = {real(whole.path(i)): file for i, file in enumerate(whole.files)}
+    paths = [real(data.path(i)) for i in range(len(data))]
+    files = tuple(names.get(path, path.as_posix()) for path in paths)
+    return replace(data, root=whole.root, files=files)
+
+
+def united(one: Dataset, other: Dataset) -> Dataset:
+    """Images and boxes of two data sets with the same root and classes.
+
+    An image of both has the boxes of both; images that only `other` has come last.
+    """
+    index = {file: i for i, file in enumerate(one.files)}
+    new = [i for i, file in enumerate(other.files) if file not in index]
+    index |= {other.files[i]: len(one) + n for n, i in enumerate(new)}
+    new_index = np.array([index[file] for file in other.files], dtype=np.int64)
+    return replace(
+        one,
+        ids=(*one.ids, *(f"shot {other.ids[i]}" for i in new)),
+        files=(*one.files, *(other.files[i] for i in new)),
+        sources=(*one.sources, *(other.sources[i] for i in new)),
+        sizes=np.concatenate([one.sizes, other.sizes[new]]),
+        boxes=one.boxes.joined(replace(other.boxes, image=new_index[other.boxes.image])),
+        short_ids=(),
+        subsets={},
+    )
+
+
+def with_base_boxes(shots: Dataset, everything: Dataset, labels: LabelMap) -> Dataset:
+    """The shots of novel classes, and every base box of their pictures; classes as in `labels`.
+
+    A picture of the balanced set shows more objects than its shots. Without their boxes, they would
+    be trained as background. Shots in pictures that are not in `everything` all stay.
+    """
+    index = {file: i for i, file in enumerate(shots.files)}
+    base = everything.boxes.take(is_of(everything, labels.base))
+    image = np.array([index.get(file, -1) for file in everything.files], dtype=np.int64)[base.image]
+    base = replace(base, image=image).take(image >= 0)
+    elsewhere = ~np.isin(shots.files, everything.files)[shots.boxes.image]
+    kept = shots.boxes.take(is_of(shots, labels.novel) | elsewhere)
+    return shots.with_boxes(kept.joined(base))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mini_fsod.data.dataset import Dataset
-from mini_fsod.data.split import base_set, hidden, is_of, is_target
+from mini_fsod.data.subsets import base_set, hidden_boxes, is_of, is_target
 from mini_fsod.errors import Problem, UserError
 from mini_fsod.labels import LabelMap, label_map, novel_names
 
@@ -71,7 +71,7 @@ def summarize(
     with np.errstate(over="ignore", invalid="ignore"):
         side = np.sqrt(np.maximum(boxes.xywh[:, 2] * boxes.xywh[:, 3], 0))
     finite = np.isfinite(side)
-    mineable = hidden(training, labels)
+    mineable = hidden_boxes(training, labels)
     classes = {}
     for name in labels.classes:
         mask = is_of(data, (name,))

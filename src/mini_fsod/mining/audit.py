@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mini_fsod.data.dataset import Bools, Boxes, Dataset, Ints
-from mini_fsod.data.split import arranged
+from mini_fsod.data.subsets import arranged
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.candidates import Candidates
 from mini_fsod.mining.overlap import iou, pairs_within

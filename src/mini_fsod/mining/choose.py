@@ -18,7 +18,7 @@ import torch
 from mini_fsod import console
 from mini_fsod.config.schema import Mine
 from mini_fsod.data.dataset import Dataset
-from mini_fsod.data.split import arranged
+from mini_fsod.data.subsets import arranged
 from mini_fsod.errors import UserError
 from mini_fsod.files import digest, is_file, write_bytes, write_json
 from mini_fsod.labels import LabelMap

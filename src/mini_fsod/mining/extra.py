@@ -28,7 +28,7 @@ from mini_fsod.mining.scan import at_once, once, pairs
 from mini_fsod.online.targets import Extra
 from mini_fsod.runs import folder
 from mini_fsod.runs.base import configured, onto
-from mini_fsod.runs.data import Material, counted
+from mini_fsod.runs.data import RunData, counted
 from mini_fsod.runs.run import Run
 
 EXTRA = folder.EXTRA
@@ -88,7 +88,7 @@ def _are_there(place: Path, fix: str) -> None:
             raise UserError(f"{place / name}: it is not there.", fix)
 
 
-def extra_images(material: Material, pictures: Path) -> Dataset:
+def extra_images(material: RunData, pictures: Path) -> Dataset:
     """The pictures of a folder that are not the data's own, with the classes of the run.
 
     Annotations that may lie there are not read. Its notes say what was left out.

@@ -21,7 +21,7 @@ from mini_fsod import console
 from mini_fsod.data.coco import read_coco
 from mini_fsod.data.dataset import Dataset, Floats, Ints
 from mini_fsod.data.json_stream import records
-from mini_fsod.data.split import arranged
+from mini_fsod.data.subsets import arranged
 from mini_fsod.data.text import number, shown
 from mini_fsod.errors import DataError, Problem, UserError, nearest
 from mini_fsod.files import open_regular, write_bytes, write_json

@@ -17,7 +17,7 @@ from torch import Tensor
 from mini_fsod import checkpoint, console
 from mini_fsod.config.schema import Mine
 from mini_fsod.data.dataset import Boxes, Dataset, Floats, Ints
-from mini_fsod.data.split import arranged
+from mini_fsod.data.subsets import arranged
 from mini_fsod.detector.settings import NORMALISATIONS
 from mini_fsod.discriminator.features import Discriminator
 from mini_fsod.discriminator.load import load, parse

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset, Floats, Ints
-from mini_fsod.data.split import is_of, united
+from mini_fsod.data.subsets import is_of, united
 from mini_fsod.detector.batch import Targets
 from mini_fsod.detector.model import Detector
 from mini_fsod.files import real

@@ -9,7 +9,7 @@ import numpy as np
 from mini_fsod import console
 from mini_fsod.config.schema import Transfer, Tune
 from mini_fsod.data.dataset import Dataset
-from mini_fsod.data.split import arranged, with_base_boxes
+from mini_fsod.data.subsets import arranged, with_base_boxes
 from mini_fsod.detector.model import Detector
 from mini_fsod.loader.schedule import Schedule
 from mini_fsod.runs.base import load_base, load_stage, onto, take

@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from mini_fsod import console
-from mini_fsod.data.split import arranged, is_of, with_base_boxes
+from mini_fsod.data.subsets import arranged, is_of, with_base_boxes
 from mini_fsod.runs.base import load_stage, onto, take
 from mini_fsod.runs.run import Run
 from mini_fsod.tfa.transfer import over_views

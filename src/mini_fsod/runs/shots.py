@@ -1,0 +1,112 @@
+"""The K shots of a run: drawn at random, from published lists, or from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from mini_fsod import console
+from mini_fsod.config.schema import Config, Shots
+from mini_fsod.data.dataset import Dataset, Ints
+from mini_fsod.data.layout import is_sample
+from mini_fsod.data.official_shots import choose_shots, lists_from_file, voc_lists
+from mini_fsod.data.read import read
+from mini_fsod.data.shots import balanced_set, box_sides, draw_shots, tiny_shots
+from mini_fsod.data.subsets import arranged, is_target, renamed_as_in, united
+from mini_fsod.errors import UserError, nearest
+from mini_fsod.files import is_file
+from mini_fsod.labels import LabelMap
+
+# A shot is tiny below this multiple of the smallest anchor. With the usual one of 32 pixels, hardly
+# an object below 64 is mined, and of three shots of 55 to 61 pixels two taught their class nothing.
+# Where all objects are small, as in the demo, shots may be too: half a usual base box is not tiny.
+TINY = 2
+
+
+def read_shot_file(file: Path, whole: Dataset) -> Dataset:
+    """The data set in `shots.file`, with its own image names.
+
+    A file written by `mini sample` names pictures below the folder of the data; in any other, they
+    lie beside the file.
+    """
+    return read(file, root=whole.root if is_sample(file) else None)
+
+
+def drawn_shots(
+    config: Shots, whole: Dataset, train: Dataset, part: str | None, labels: LabelMap
+) -> Dataset:
+    """K boxes of every class from the data itself, at random or by `shots.official`.
+
+    `part` is the name of the image set that `train` is taken from.
+    """
+    if config.official is None:
+        data = train if config.subset is None else whole.subset(config.subset)
+        chosen = draw_shots(data, labels, config.k, config.seed, config.subset or part, whole)
+    else:
+        lists, of_all_images = (
+            (voc_lists(config.seed), False)
+            if config.official == "voc"
+            else lists_from_file(Path(config.official), config.seed)
+        )
+        data = whole if of_all_images else train
+        chosen = choose_shots(data, labels, lists, config.k, config.seed)
+    for line in chosen.notes:
+        console.note(line)
+    return arranged(balanced_set(data, chosen), labels)
+
+
+def shots_from_file(
+    config: Shots,
+    in_file: Dataset,
+    whole: Dataset,
+    train: Dataset,
+    part: str | None,
+    labels: LabelMap,
+) -> Dataset:
+    """The shots of a file; base classes that it lacks are drawn from the training images."""
+    shots = arranged(renamed_as_in(in_file, whole), labels)
+    counts = boxes_per_class(shots)
+    missing = [name for name, n in zip(labels.classes, counts, strict=True) if not n]
+    missing_novel = [name for name in labels.novel if name in missing]
+    if missing_novel:
+        known = ", ".join(in_file.classes) or "none"
+        raise UserError(
+            f"{config.file}: no shots of {', '.join(missing_novel)}. Its classes: {known}."
+            f"{nearest(missing_novel[0], in_file.classes)}",
+            "Use the same class names in data.novel and in the file, or sample again.",
+        )
+    if not missing:
+        return shots
+    k = int(counts[len(labels.base) :].min())
+    console.note(
+        f"{config.file}: no shots of {', '.join(missing)}; drawing {k} of each from the data"
+    )
+    drawn = draw_shots(train, LabelMap(tuple(missing), ()), k, config.seed, part, whole)
+    return united(shots, arranged(balanced_set(train, drawn), labels))
+
+
+def boxes_per_class(shots: Dataset) -> Ints:
+    """(C,) boxes of each class that can be trained on."""
+    return np.bincount(shots.boxes.label[is_target(shots)], minlength=len(shots.classes))
+
+
+def refuse_missing_pictures(file: Path, shots: Dataset) -> None:
+    """A file sampled from another data set names pictures that do not exist here."""
+    missing = [path for i in range(len(shots)) if not is_file(path := shots.path(i))]
+    if missing:
+        raise UserError(
+            f"{file}: {console.count(len(missing), 'picture')} not found, such as {missing[0]}.",
+            "Sample from this data set (`mini sample`), or put the pictures there.",
+        )
+
+
+def note_tiny_shots(shots: Dataset, novel: tuple[str, ...], base: Dataset, config: Config) -> None:
+    """Warn of novel classes whose shots are too small to learn from."""
+    short, long = config.views.test, config.views.long
+    usual = box_sides(base.with_boxes(base.boxes.take(is_target(base))), short, long)
+    least = TINY * min(config.detector.anchors)
+    if np.isfinite(usual).any():
+        least = min(least, float(np.nanmedian(usual)) / 2)
+    for line in tiny_shots(shots, novel, short, long, least):
+        console.note(line)

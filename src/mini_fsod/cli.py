@@ -70,7 +70,7 @@ def main() -> None:
     # OpenMP threads that spin while they wait take cores from other processes: next to one busy
     # process, training on 2 cores fell from 25 to 2 images per second.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    _reuse_freed_memory()
+    reuse_freed_memory()
     threading.excepthook = _report_thread_error
     for stream in (sys.stdout, sys.stderr):
         # class names in any alphabet can be printed on a terminal that only knows ASCII
@@ -95,7 +95,7 @@ def main() -> None:
         sys.exit(INTERRUPTED)
 
 
-def _reuse_freed_memory() -> None:
+def reuse_freed_memory() -> None:
     """Make malloc keep freed memory instead of returning it to the system.
 
     Fresh memory from the system is zeroed page by page, which takes as long as a convolution

@@ -79,8 +79,6 @@ def prune_command(
     Lists them first, and asks. Without a terminal and without --yes, nothing is deleted.
     Example: mini runs prune --yes
     """
-    from mini_fsod.runs import store
-
     unused = _unused(_kept(folder))
     if not unused:
         console.note(f"{folder}: every result is used by a run")
@@ -93,6 +91,8 @@ def prune_command(
         if not typer.confirm(f"Delete {_amount(unused)}?", err=True):
             console.note("nothing was deleted")
             return
+    from mini_fsod.runs import store
+
     store.prune(folder, unused)
     console.note(f"deleted: {_amount(unused)}")
 

@@ -1,4 +1,4 @@
-"""`mini run`: train and score a few-shot detector, from a recipe to the last stage."""
+"""`mini run`: train and score a few-shot detector, from a preset to the last stage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run_command(
         typer.Argument(
             metavar="CONFIG",
             show_default=False,
-            help="A recipe (`mini presets` lists them), a YAML file, or the folder of a run. "
+            help="A preset (`mini presets` lists them), a YAML file, or the folder of a run. "
             "Example: voc-320-plus",
         ),
     ],
@@ -81,7 +81,7 @@ def run_command(
 
 
 def _source_and_folder(config: str) -> tuple[str, Path]:
-    """The recipe or file that CONFIG names, and the run's folder if --out is not given."""
+    """The preset or file that CONFIG names, and the run's folder if --out is not given."""
     from mini_fsod.config.presets import PRESETS
 
     path = Path(config)

@@ -8,10 +8,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.table import Table
 
 from mini_fsod import console
+from mini_fsod.commands.options import app
 from mini_fsod.config import load as settings
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_file, is_folder, mode
@@ -136,3 +139,58 @@ def _refuse_one_sample(study: Study, todo: Plan) -> None:
             f"{console.count(len(study.shots), 'K')} and {console.count(len(study.seeds), 'seed')}.",
             "Leave shots.file out, so that shots are drawn or taken from official lists.",
         )
+
+
+@app.command("study")
+def study_command(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE",
+            show_default=False,
+            help="tfa, components, mingling or plus, or a YAML file. Example: tfa",
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "-o",
+            "--out",
+            show_default=False,
+            help="The study's folder; several processes may work in it. Example: -o runs/tfa",
+        ),
+    ],
+    split: Annotated[
+        str | None, typer.Option(help="Splits, if not the study's own. Example: --split 1,2")
+    ] = None,
+    shots: Annotated[
+        str | None, typer.Option(help="K, if not the study's own. Example: --shots 1,5")
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Seeds of the shots. Example: --seeds 0..4")
+    ] = None,
+    rows: Annotated[
+        str | None,
+        typer.Option(help="Rows of the table, others later. Example: --rows 1..4,8"),
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A key for all runs. Example: --set data.root=VOCdevkit",
+        ),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="The paper's full schedule. Example: --full")
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Say what would run, and how long. Example: --dry-run"),
+    ] = False,
+) -> None:
+    """Run a table of experiments; several processes can share the work.
+
+    Example: mini study tfa --set data.root=VOCdevkit --seeds 0..4 -o runs/tfa
+    """
+    run(name, split, shots, seeds, rows, sets or [], full, out, dry_run)

@@ -81,7 +81,7 @@ def study(
 
     Example: mini study tfa --set data.root=VOCdevkit --seeds 0..4 -o runs/tfa
     """
-    from mini_fsod.study import from_file, plan, studies
+    from mini_fsod.study import from_file, studies
 
     if list_studies:
         _list([from_file.find_study(name)] if name else list(studies.STUDIES.values()))
@@ -91,6 +91,8 @@ def study(
             "A study needs a name or a file, and a folder (--out).",
             "For example: mini study tfa -o runs/tfa. mini study --list lists the studies.",
         )
+    from mini_fsod.study import plan
+
     chosen = studies.narrow(from_file.find_study(name), split, shots, seeds, full)
     chosen = from_file.fill_from_config(replace(chosen, sets=tuple(sets or ())))
     _refuse_folder(out)

@@ -1,7 +1,7 @@
 """The plan of a study: its cells, their order, and which stages they share.
 
-A cell is one run: a row at a split, K and seed. plan.json in the folder of the study lists all cells
-that any command has asked for, with the settings of the newest. The tables show these cells.
+A cell is one run: a row at a split, K and seed. plan.json in the folder of the study lists all
+cells that were ever asked for, with the newest settings. The tables show these cells.
 """
 
 from __future__ import annotations

@@ -208,16 +208,18 @@ def _notes(content: Content, split: int | None) -> list[str]:
 
 def _base_notes(figures: Sequence[str], cells: Sequence[Content]) -> list[str]:
     """One sentence for each base detector of finished cells."""
-    found = {}
+    found: dict[str, tuple[Content, dict[str, None]]] = {}  # and the rows that use it
     for cell in cells:
-        if cell["last"] != "base" and "base" in cell["stages"]:
-            found[cell["keys"].get("base")] = cell["stages"]["base"]
+        if cell["last"] != "base" and "base" in cell["keys"] and "base" in cell["stages"]:
+            rows = found.setdefault(cell["keys"]["base"], (cell["stages"]["base"], {}))[1]
+            rows[cell["row"]] = None
     lines = []
-    for base in found.values():
+    for base, rows in found.values():
         parts = [f"{name} {base[name]:.1f}" for name in figures if base.get(name) is not None]
         if base.get("seconds"):
             parts.append(console.duration(base["seconds"]))
-        lines.append(f"Base detector: {', '.join(parts) or 'not scored'}.")
+        of = f" of {', '.join(rows)}" if len(found) > 1 else ""
+        lines.append(f"Base detector{of}: {', '.join(parts) or 'not scored'}.")
     return lines
 
 

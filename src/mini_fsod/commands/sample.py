@@ -72,7 +72,10 @@ def sample_command(
     candidates = dataset if part is None else dataset.subset(part)
     labels, empty = _without_empty(label_map(dataset.classes, split, novel), dataset, data, subset)
     if lists is None:
-        chosen, origin = draw_shots(candidates, labels, shots, seed, subset or part, dataset), "drawn"
+        chosen, origin = (
+            draw_shots(candidates, labels, shots, seed, subset or part, dataset),
+            "drawn",
+        )
     else:
         chosen = choose_shots(candidates, labels, lists, shots, seed)
         origin = f"official {Path(official or '').name}"

@@ -1,26 +1,55 @@
-"""YAML read as plain words: what a word means is for whoever asked for it to say."""
+"""YAML in which every scalar is a string: whoever reads a value decides its type.
+
+So a class may be called no, on or 1.0, and 1e-4 is a number where a number is wanted (to YAML 1.1
+it is a string).
+"""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import yaml
 
 
-class Words(yaml.BaseLoader):
-    """All scalars are words: a class may be called no, on or 1.0.
-
-    Keys that stand twice are refused, and aliases, a few lines of which unpack without end.
-    """
+class _Loader(yaml.BaseLoader):
+    """Duplicate keys are an error; so are aliases, with which a few lines can fill the memory."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases are not read")
+            raise yaml.YAMLError("aliases are not supported")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         for n, key in enumerate(keys):
             if key in keys[:n]:
-                raise yaml.YAMLError(f"{key} twice near line {node.start_mark.line + 1}")
+                line = node.start_mark.line + 1
+                raise yaml.YAMLError(f"duplicate key {key} in the table at line {line}")
         return super().construct_mapping(node, deep)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Lists on one line; strings with control characters quoted and escaped: PyYAML would write
+    some line breaks that it then reads as spaces.
+    """
+
+    def represent_flow_list(self, value: list[Any]) -> yaml.Node:
+        return self.represent_sequence("tag:yaml.org,2002:seq", value, flow_style=True)
+
+    def represent_escaped(self, value: str) -> yaml.Node:
+        style = None if value.isprintable() else '"'
+        return self.represent_scalar("tag:yaml.org,2002:str", value, style)
+
+
+_Dumper.add_representer(list, _Dumper.represent_flow_list)
+_Dumper.add_representer(str, _Dumper.represent_escaped)
+
+
+def parse_yaml(text: str) -> Any:
+    """Strings, lists and dicts. Raises yaml.YAMLError, or RecursionError if nested too deeply."""
+    return yaml.load(text, _Loader)
+
+
+def format_yaml(value: Any) -> str:
+    return yaml.dump(value, None, _Dumper, sort_keys=False, allow_unicode=True, width=sys.maxsize)

@@ -205,7 +205,7 @@ def test_after_a_kill_keys_are_those_of_before(
 def test_nobody_else_works_there_meanwhile(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the first look to the last file, and a stage inside does not give the lock back."""
     script = (
-        "import sys; from pathlib import Path; from mini_fsod.locks import lock\n"
+        "import sys; from pathlib import Path; from mini_fsod.files import lock\n"
         "with lock(Path(sys.argv[1])) as held: print(held)"
     )
 

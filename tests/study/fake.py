@@ -16,7 +16,7 @@ from typing import Any
 
 from mini_fsod.errors import UserError
 from mini_fsod.files import write_json
-from mini_fsod.locks import lock
+from mini_fsod.files import lock
 from mini_fsod.study.plan import Plan, join, plan
 from mini_fsod.study.studies import Row, Study
 from mini_fsod.study.worker import work

@@ -149,7 +149,7 @@ def test_a_plan_that_somebody_works_on_stays(tmp_path: Path) -> None:
     join(tmp_path, fake.study(), fake.planned(tmp_path).units)
     first = tmp_path / "locks" / f"{known(tmp_path)[0].name}.lock"
     script = (
-        "import sys; from pathlib import Path; from mini_fsod.locks import lock\n"
+        "import sys; from pathlib import Path; from mini_fsod.files import lock\n"
         "with lock(Path(sys.argv[1])): print(flush=True); input()"
     )
     with subprocess.Popen(

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from mini_fsod.errors import UserError
-from mini_fsod.locks import lock
+from mini_fsod.files import lock
 from mini_fsod.study.worker import work
 from study import fake
 

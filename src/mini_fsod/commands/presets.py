@@ -1,116 +1,129 @@
-"""`mini presets`: the configurations with a name, and what each takes."""
+"""`mini presets`: the presets, all keys of one, or the reference of all keys."""
 
 from __future__ import annotations
 
-import inspect
-import json
-import re
-from collections.abc import Sequence
-from itertools import groupby
+from typing import Annotated
 
-from mini_fsod import console
-from mini_fsod.config.load import Config, resolve
-from mini_fsod.config.presets import PRESETS
-from mini_fsod.config.schema import Training
-from mini_fsod.config.values import Section
+import typer
 
-NUMBER = r"(?<=split)\d+|\d+(?=shot)"
-COMMENTS = 36  # the column in which they begin
+from mini_fsod.commands.options import AsJson, Split, app
+from mini_fsod.errors import UserError
+
+COMMENT_COLUMN = 36
 
 
-def run(as_json: bool) -> None:
-    configs = {name: resolve(name) for name in PRESETS}
+@app.command()
+def presets(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PRESET|FILE",
+            show_default=False,
+            help="Show every key of this preset or YAML file. Example: photos",
+        ),
+    ] = None,
+    split: Split = None,
+    shots: Annotated[
+        int | None, typer.Option(min=1, help="Show the keys for K shots. Example: --shots 5")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="The seed of the shots. Example: --seed 1")
+    ] = None,
+    keys: Annotated[
+        bool, typer.Option("--keys", help="Explain all keys, in Markdown. Example: --keys")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the presets, or show all keys of one. Example: mini presets voc-320 --shots 5"""
+    options = {"--split": split, "--shots": shots, "--seed": seed}
+    given = [name for name, value in options.items() if value is not None]
+    if keys and (source or given):
+        raise UserError("--keys explains all keys, not those of one preset.", "Use it alone.")
+    if given and source is None:
+        raise UserError(
+            f"{given[0]} needs a preset or a file.", f"Type mini presets photos {given[0]} ..."
+        )
+    if keys:
+        _show_reference(as_json)
+    elif source is not None:
+        _show_config(source, split, shots, seed, as_json)
+    else:
+        _list_presets(as_json)
+
+
+def _list_presets(as_json: bool) -> None:
+    import json
+
+    from rich.table import Table
+
+    from mini_fsod import console
+    from mini_fsod.config.load import resolve
+    from mini_fsod.config.presets import PRESETS
+
     if as_json:
         result = {
-            name: {"about": PRESETS[name].about, "config": config.model_dump(mode="json")}
-            for name, config in configs.items()
+            name: {"about": preset.about, "config": resolve(name).model_dump(mode="json")}
+            for name, preset in PRESETS.items()
         }
         print(json.dumps(result, allow_nan=False))
         return
-    groups = [list(names) for _, names in groupby(PRESETS, lambda name: PRESETS[name].about)]
-    for names in sorted(groups, key=len):  # what people begin with comes first
-        facts: dict[str, list[str]] = {}
-        for name in names:
-            facts.setdefault(_facts(configs[name]), []).append(name)
-        console.out.print(f"[bold]{console.plain(_folded(names))}[/]", soft_wrap=True)
-        console.out.print(console.plain(PRESETS[names[0]].about), soft_wrap=True)
-        for line, own in facts.items():
-            whose = f"{_folded(own)}: " if len(facts) > 1 else ""
-            console.out.print(f"[dim]{console.plain(whose + line)}[/]", soft_wrap=True)
-        console.out.print()
-    console.note("mini presets NAME shows every key of one, and what it means")
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for name, preset in PRESETS.items():
+        table.add_row(f"[bold]{console.plain(name)}[/]", console.plain(preset.about))
+    console.table(table)
+    console.note("mini presets NAME shows every key of a preset; mini presets --keys explains all")
 
 
-def run_one(source: str, as_json: bool) -> None:
-    """Every key of a preset or a configuration file, as YAML with what it means; what differs from
-    the key's default stands out.
-    """
-    config, meanings = resolve(source), _meanings(Config)
+def _show_config(
+    source: str, split: str | None, shots: int | None, seed: int | None, as_json: bool
+) -> None:
+    """Every key as YAML with its comment; what differs from the defaults in bold."""
+    from mini_fsod import console
+    from mini_fsod.config.load import resolve
+    from mini_fsod.config.presets import PRESETS
+    from mini_fsod.config.reference import key_comments
+    from mini_fsod.config.schema import Config
+
+    config = resolve(source, split=split, shots=shots, seed=seed)
     if as_json:
         print(config.model_dump_json())
         return
     if source in PRESETS:
         console.out.print(f"[dim]# {console.plain(PRESETS[source].about)}[/]", soft_wrap=True)
-    path: list[str] = []
-    usual = Config().to_yaml().splitlines()
-    for line, default in zip(config.to_yaml().splitlines(), usual, strict=True):
-        indented = line.lstrip()
-        path = [*path[: (len(line) - len(indented)) // 2], indented.partition(":")[0]]
-        text = console.plain(line) if line == default else f"[bold]{console.plain(line)}[/]"
-        if meaning := meanings.get(".".join(path)):
-            text += f"{' ' * max(2, COMMENTS - len(line))}[dim]# {console.plain(meaning)}[/]"
+    comments = key_comments()
+    defaults = _lines_by_key(Config().to_yaml())
+    for key, line in _lines_by_key(config.to_yaml()).items():
+        text = console.plain(line)
+        if line != defaults.get(key):
+            text = f"[bold]{text}[/]"
+        if key in comments:
+            padding = " " * max(2, COMMENT_COLUMN - len(line))
+            text += f"{padding}[dim]# {console.plain(comments[key])}[/]"
         console.out.print(text, soft_wrap=True)
 
 
-def _meanings(section: type[Section], prefix: str = "") -> dict[str, str]:
-    """What stands beside or above each key in keys.py: the one place that says it."""
-    found: dict[str, str] = {}
-    for owner in reversed(section.__mro__[: section.__mro__.index(Section)]):
-        above: list[str] = []
-        for line in inspect.getsource(owner).splitlines():
-            key = re.match(r"    (\w+): [^#]*(?:  # (.*))?$", line)
-            if line.startswith("    # "):
-                above.append(line[6:])
-            elif key and key[1] in section.model_fields:
-                said = " ".join([*above, *filter(None, [key[2]])])
-                found[prefix + key[1]] = said or found.get(prefix + key[1], "")
-            if not line.startswith("    # "):
-                above = []
-    for name, field in section.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            found |= _meanings(field.annotation, f"{prefix}{name}.")
-    return found
+def _lines_by_key(text: str) -> dict[str, str]:
+    """The line of each key and section in a configuration as YAML."""
+    lines: dict[str, str] = {}
+    path: list[str] = []
+    for line in text.splitlines():
+        indented = line.lstrip()
+        path = [*path[: (len(line) - len(indented)) // 2], indented.partition(":")[0]]
+        lines[".".join(path)] = line
+    return lines
 
 
-def _folded(names: Sequence[str]) -> str:
-    """voc-split{1,2,3}-{1,5}shot for names that differ in numbers alone."""
-    numbers = [re.findall(NUMBER, name) for name in names]
-    places = iter([*dict.fromkeys(column)] for column in zip(*numbers, strict=True))
+def _show_reference(as_json: bool) -> None:
+    import json
 
-    def fold(_: re.Match[str]) -> str:
-        own = next(places)
-        return f"{{{','.join(own)}}}" if len(own) > 1 else own[0]
+    from rich.markdown import Markdown
 
-    return re.sub(NUMBER, fold, names[0])
+    from mini_fsod import console
+    from mini_fsod.config.reference import key_reference, markdown_reference
 
-
-def _facts(config: Config) -> str:
-    """Backbone, sizes, budgets, and what a person has to bring."""
-    short, weights = config.views.short, config.detector.weights
-    norm = " with GroupNorm" if config.detector.norm == "group" else ""
-    sizes = f"{min(short)} to {max(short)}" if len(short) > 1 else f"{short[0]}"
-    needs = [
-        *(["data.root"] if config.data.root is None else []),
-        *(["data.novel"] if config.data.split is None and not config.data.novel else []),
-        *([f"weights {weights}"] if weights else []),
-    ]
-    return (
-        f"{config.detector.backbone}{norm}, {sizes} pixels; base {_budget(config.base)}, "
-        f"online {_budget(config.online)}; needs {', '.join(needs) or 'nothing'}"
-    )
-
-
-def _budget(stage: Training) -> str:
-    if stage.iterations is None:
-        return f"{stage.minutes:g} min"
-    return console.count(stage.iterations, "iteration")
+    if as_json:
+        print(json.dumps([key._asdict() for key in key_reference()], allow_nan=False))
+    elif console.out.is_terminal:
+        console.out.print(Markdown(markdown_reference()))
+    else:
+        print(markdown_reference(), end="")

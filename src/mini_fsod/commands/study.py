@@ -15,7 +15,7 @@ from mini_fsod import console
 from mini_fsod.config import load as settings
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_file, is_folder, mode
-from mini_fsod.locks import lock
+from mini_fsod.files import lock
 from mini_fsod.study import tables
 from mini_fsod.study.estimate import Estimate, estimates
 from mini_fsod.study.from_file import as_configured, find, refuse_axes

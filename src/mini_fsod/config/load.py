@@ -1,290 +1,210 @@
-"""The configuration of a run, and how a preset, a file and --set become one.
+"""How a preset, a file and --set become one configuration.
 
-Paths are relative to the current folder, as on the command line, and kept as they were typed.
+Relative paths mean the current folder, as on the command line, and are kept as they were typed.
 """
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
-from pydantic import ValidationError, field_validator
-from pydantic_core import ErrorDetails
+from pydantic import ValidationError
 
-from mini_fsod.config.presets import PRESETS, preset
-from mini_fsod.config.schema import Base, Data, Detector, Mine, Online, Shots, Transfer, Tune, Views
-from mini_fsod.config.values import NOTHING, Section, Whole, choice, sentence
-from mini_fsod.data.text import number, shown
-from mini_fsod.errors import DataError, Problem, UserError, nearest
+from mini_fsod.config.auto import AUTO, auto_values
+from mini_fsod.config.presets import PRESETS
+from mini_fsod.config.schema import TRAINED, Config, Online, Shots, Train
+from mini_fsod.config.values import NULLS, Section, explain, quoted
+from mini_fsod.errors import DataError, Problem
 from mini_fsod.files import open_regular
-from mini_fsod.plain_yaml import Words
-
-# In the order in which they run, and the sections that each is the first to depend on
-OWN_SECTIONS = {
-    "base": ("base",),
-    "transfer": ("shots", "transfer"),
-    "mine": ("mine",),
-    "online": ("online",),
-    "tune": ("tune",),
-}
-STAGES = tuple(OWN_SECTIONS)
-# The key of a stage by which its result is taken from elsewhere
-GIVEN = {"base": "checkpoint", "transfer": "checkpoint", "mine": "given", "online": "checkpoint"}
-TRAINED = tuple(stage for stage in STAGES if stage != "mine")
-ASKED_OF_MINE = ("images", "drop_on_base", "drop_nested")  # by the stage `online`
-
-# Keys that say the same thing in two ways: who gives one takes the other back.
-EITHER = (
-    ("data.split", "data.novel"),
-    ("shots.official", "shots.file"),
-    *((f"{stage}.iterations", f"{stage}.minutes") for stage in TRAINED),
-)
-MOST_BYTES = 1 << 20  # of a file of keys
-FIX = "correct it; mini presets photos shows every key, and what it means"
-
-# pydantic's findings in words
-PLAIN = {
-    "int_type": "must be a whole number",
-    "int_parsing": "must be a whole number",
-    "int_parsing_size": "must be a smaller number",
-    "float_type": "must be a number",
-    "float_parsing": "must be a number",
-    "finite_number": "must be a finite number",
-    "bool_type": "must be true or false",
-    "bool_parsing": "must be true or false",
-    "string_type": "must be a word",
-    "path_type": "must be a path",
-    "too_short": "must hold at least one value",
-    "greater_than": "must be above {gt:g}",
-    "greater_than_equal": "must be at least {ge:g}",
-    "less_than": "must be below {lt:g}",
-    "less_than_equal": "must be at most {le:g}",
-}
-
-Layer = tuple[str, Mapping[str, Any]]  # where its keys come from; the keys, nested or dotted
-Found = tuple[tuple[int, int], Problem]  # a problem and its place in the order of the keys
+from mini_fsod.plain_yaml import parse_yaml
 
 
-class Config(Section):
-    seed: Whole = 0  # of training and of new rows; shots have their own
-    device: str = "auto"  # auto, cpu, cuda, cuda:1
-    data: Data = Data()
-    shots: Shots = Shots()
-    detector: Detector = Detector()
-    views: Views = Views()
-    base: Base = Base()
-    transfer: Transfer = Transfer()
-    mine: Mine = Mine()
-    online: Online = Online()
-    tune: Tune = Tune()
-
-    @field_validator("device")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", value):
-            raise ValueError(choice(value, ["auto", "cpu", "cuda", "cuda:1"]))
-        return value
-
-    def ready(self) -> None:
-        """What a run needs and no default can know."""
-        keys, sets = [], []
-        if self.data.root is None:
-            keys.append("data.root")
-            sets.append("--set data.root=FOLDER")
-        if self.data.split is None and not self.data.novel:
-            keys.append("data.split or data.novel")
-            sets.append("--set data.split=voc-split1 (or data.novel=bird,bus)")
-        if keys:
-            raise UserError(
-                f"The configuration lacks {' and '.join(keys)}.", f"Add {' '.join(sets)}."
-            )
-
-    def to_yaml(self) -> str:
-        """Every key with its value, always in the same order."""
-        table = self.model_dump(mode="json")
-        return yaml.dump(
-            table, None, _Dumper, sort_keys=False, allow_unicode=True, width=sys.maxsize
-        )
-
-
-def _keys(section: type[Section], prefix: str = "") -> Iterator[tuple[str, bool]]:
+def _walk(section: type[Section], prefix: str = "") -> Iterator[tuple[str, bool]]:
     """Every dotted key of a section in order, and whether it is a section itself."""
     for name, field in section.model_fields.items():
         kind = field.annotation
         inner = kind if isinstance(kind, type) and issubclass(kind, Section) else None
         yield f"{prefix}{name}", inner is not None
         if inner is not None:
-            yield from _keys(inner, f"{prefix}{name}.")
+            yield from _walk(inner, f"{prefix}{name}.")
 
 
-SECTIONS = tuple(key for key, is_section in _keys(Config) if is_section)
-KEYS = tuple(key for key, is_section in _keys(Config) if not is_section)
+SECTIONS = tuple(key for key, is_section in _walk(Config) if is_section)
+KEYS = tuple(key for key, is_section in _walk(Config) if not is_section)
+
+# A key of a stage that takes the value of `train` where no layer sets it
+SHARED = {f"{stage}.{name}": f"train.{name}" for stage in TRAINED for name in Train.model_fields}
+
+# Two keys for the same thing: setting one unsets the other.
+EITHER = (
+    ("data.split", "data.novel"),
+    ("shots.official", "shots.file"),
+    *((f"{stage}.iterations", f"{stage}.minutes") for stage in TRAINED),
+)
+MAX_BYTES = 1 << 20  # of a configuration file
+FIX = "correct it; mini presets --keys explains every key"
 
 
-def parts(config: Config, stage: str) -> dict[str, Any]:
-    """What the result of a stage depends on, ready for JSON.
+class Layer(NamedTuple):
+    """Keys from one source, nested or dotted. Values of later layers win."""
 
-    A result that is given is what counts, not how one would come to it.
+    source: str  # as it is named in messages
+    keys: Mapping[str, Any]
+    only: str = ""  # the key that the source itself names, as --set does
+
+
+Found = tuple[tuple[int, int], Problem]  # a problem, and its position in the order of the keys
+
+
+def resolve(
+    source: str,
+    sets: Sequence[str] = (),
+    split: str | None = None,
+    shots: int | None = None,
+    seed: int | None = None,
+) -> Config:
+    """The configuration of a preset or a file, changed by `KEY=VALUE`s.
+
+    `split`, `shots` and `seed` are short for data.split, shots.k and shots.seed, set last.
     """
-    kept = config.model_dump(
-        mode="json",
-        exclude={
-            "device": True,
-            "data": {"cache", "feed"},
-            **{stage: {"save_seconds"} for stage in TRAINED},
-        },
-    )
-    for trained in TRAINED:
-        kept[trained]["rate"] = getattr(config, trained).learning_rate
-    for own, key in GIVEN.items():
-        if kept[own][key] is not None:
-            # re-training asks more of the section of mining than what was mined
-            more = (*ASKED_OF_MINE, "extra") if own == "mine" else ()
-            kept[own] = {name: kept[own][name] for name in (key, *more)}
-        else:
-            del kept[own][key]
-    for later in STAGES[STAGES.index(stage) + 1 :]:
-        if (stage, later) == ("mine", "online") and config.mine.rounds > 1:
-            continue  # its earlier rounds re-train too
-        for section in OWN_SECTIONS[later]:
-            del kept[section]
-    if stage in ("online", "tune") and "mine" not in stages_of(config, stage):
-        kept["mine"] = config.mine.model_dump(include={*ASKED_OF_MINE})
-        # one for every K, if it has no use for the shots either
-        tuned = stage == "tune" and config.tune.data != "none"
-        for section in ("base", "transfer", *([] if config.online.shots or tuned else ["shots"])):
-            del kept[section]
-    return kept
-
-
-def stages_of(config: Config, last: str) -> tuple[str, ...]:
-    """The stages that lead to the result of the last one, in order.
-
-    An oracle that begins from nothing needs none before its training.
-    """
-    lead = STAGES[: STAGES.index(last) + 1]
-    if "online" in lead and config.online.oracle and config.online.start == "weights":
-        return lead[lead.index("online") :]
-    return lead
-
-
-def resolve(source: str, sets: Sequence[str] = ()) -> Config:
-    """The configuration of a preset's name or a file, changed by `KEY=VALUE`s: the later wins."""
     problems: list[Found] = []
-    layers = _of_preset(source) if source in PRESETS else _of_file(source, problems)
-    layers += [layer for text in sets for layer in _of_set(text, problems)]
+    layers = [_preset_layer(source)] if source in PRESETS else _file_layers(source, problems)
+    layers += [layer for text in sets for layer in _set_layers(text, problems)]
+    for option, key, value in (
+        ("--split", "data.split", split),
+        ("--shots", "shots.k", shots),
+        ("--seed", "shots.seed", seed),
+    ):
+        if value is not None:
+            layers.append(Layer(f"{option} {value}", {key: value}, key))
     return _build(layers, problems)
 
 
 def from_file(path: Path) -> Config:
     problems: list[Found] = []
-    return _build(_of_file(str(path), problems), problems)
+    return _build(_file_layers(str(path), problems), problems)
 
 
-def _of_preset(name: str) -> list[Layer]:
-    return [(f"preset {name}", preset(name))]
+def _preset_layer(name: str) -> Layer:
+    return Layer(f"preset {name}", PRESETS[name].keys)
 
 
-def _of_file(name: str, problems: list[Found]) -> list[Layer]:
-    """The keys of a file, and before them those of the preset it starts from."""
+def _file_layers(name: str, problems: list[Found]) -> list[Layer]:
+    """The keys of a file, after those of the preset that it names."""
     try:
         with open_regular(Path(name)) as source:
-            content = source.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise ValueError("far too large for a configuration")
-        table = yaml.load(content.decode("utf-8-sig"), Words)
-        if table in (None, *NOTHING):
+            content = source.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ValueError("too large for a configuration")
+        table = parse_yaml(content.decode("utf-8-sig"))
+        if table in (None, *NULLS):
             return []
         if not isinstance(table, dict):
-            raise ValueError("not a table of keys, such as seed: 1")
+            raise ValueError("does not hold keys and values, such as seed: 1")
     except OSError as error:
         what = f"cannot be read ({error.strerror})"
         if isinstance(error, FileNotFoundError):
-            what = "no such file, nor a preset of this name" + sentence(nearest(name, PRESETS))
-        problems.append(_found(name, "", what, "give a YAML file, or a name mini presets lists"))
+            what = "no such file or preset" + _did_you_mean(name, PRESETS)
+        fix = "give a YAML file, or one of the presets that mini presets lists"
+        problems.append(_problem(Layer(name, {}), "", what, fix))
         return []
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        problems.append(_found(name, "", _broken(error)))
+        problems.append(_problem(Layer(name, {}), "", _syntax_error(error)))
         return []
     start = table.pop("preset", None)
+    layer = Layer(name, table)
     if start is None:
-        return [(name, table)]
+        return [layer]
     if not isinstance(start, str) or start not in PRESETS:
-        near = sentence(nearest(str(start), PRESETS))
-        problems.append(_found(name, "preset", f"no preset is called {shown(start)}{near}"))
-        return [(name, table)]
-    return [*_of_preset(start), (name, table)]
+        what = f"no preset is named {quoted(start)}{_did_you_mean(str(start), PRESETS)}"
+        problems.append(_problem(layer, "preset", what))
+        return [layer]
+    return [_preset_layer(start), layer]
 
 
-def _of_set(text: str, problems: list[Found]) -> list[Layer]:
-    """`KEY=VALUE`. A value in brackets or quotes is YAML, any other is taken as it stands."""
+def _set_layers(text: str, problems: list[Found]) -> list[Layer]:
+    """`KEY=VALUE`. A value in brackets or quotes is YAML, any other is taken literally."""
     key, equals, word = (part.strip() for part in text.partition("="))
-    source = f"--set {key}{equals}{word}"
-    value: Any = word
+    layer = Layer(f"--set {key}{equals}{word}", {key: word}, key)
     try:
         if not (key and equals):
-            raise ValueError("not of the form KEY=VALUE")
+            raise ValueError("must be KEY=VALUE")
         if word.startswith(("[", "{", '"', "'")):
-            value = yaml.load(word, Words)
+            return [layer._replace(keys={key: parse_yaml(word)})]
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        problems.append(_found(source, key if equals else "", _broken(error)))
+        problems.append(_problem(layer, key if equals else "", _syntax_error(error)))
         return []
-    return [(source, {key: value})]
+    return [layer]
 
 
-def _broken(error: Exception) -> str:
+def _syntax_error(error: Exception) -> str:
     """What is wrong with a text, in one line."""
     if isinstance(error, UnicodeDecodeError):
         return "not text in UTF-8"
     if isinstance(error, yaml.MarkedYAMLError) and error.problem and error.problem_mark:
-        return f"broken YAML in line {error.problem_mark.line + 1}: {error.problem}"
+        return f"invalid YAML in line {error.problem_mark.line + 1}: {error.problem}"
     words = " ".join(str(error).split())[:120]
-    return words if type(error) is ValueError else f"broken YAML: {words}"
+    return words if type(error) is ValueError else f"invalid YAML: {words}"
 
 
 def _build(layers: Sequence[Layer], problems: list[Found]) -> Config:
-    """One configuration of all layers, or every problem at once in the order of the keys."""
+    """One configuration of all layers, or all problems at once in the order of the keys."""
     values: dict[str, Any] = {}
-    sources: dict[str, str] = {}  # of keys, and of sections: who touched them last
-    for source, table in layers:
-        given = dict(_flat(table))
+    sources: dict[str, Layer] = {}  # of keys, and of sections: the last layer with a key in it
+    for layer in layers:
+        given = dict(_flat(layer.keys))
         for key in [key for key in given if key not in KEYS]:
             value = given.pop(key)
             if key not in SECTIONS:
-                problems.append(_found(source, key, "no such key" + _near(key)))
-            elif value != {} and value not in NOTHING:
-                problems.append(_found(source, key, f"must hold keys, not {_shown(value)}"))
-        touched = {*given, *(key[:dot] for key in given for dot in _dots(key))}
+                problems.append(_problem(layer, key, _unknown(key)))
+            elif value != {} and value not in NULLS:
+                problems.append(_problem(layer, key, f"must hold keys, not {quoted(value)}"))
+        touched = {*given, *(section for key in given for section in _sections_of(key))}
         for pair in EITHER:
             for one, other in (pair, pair[::-1]):
-                if given.get(one) not in (None, [], *NOTHING):
+                if given.get(one) not in (None, [], *NULLS):
                     given.setdefault(other, None)
             if touched & {*pair}:
                 touched |= {*pair}
         values |= given
-        sources |= dict.fromkeys(touched, source)
+        sources |= dict.fromkeys(touched, layer)
+    _fill_auto(values)
+    shared = {key: train for key, train in SHARED.items() if key not in values and train in values}
+    values |= {key: values[train] for key, train in shared.items()}
+    sources |= {key: sources[train] for key, train in shared.items()}
     config = None
     try:
         config = Config.model_validate(_nested(values))
     except ValidationError as error:
-        for wrong in error.errors(include_url=False):
-            words = [part for part in wrong["loc"] if isinstance(part, str)]
-            tried = [".".join(words[:n]) for n in range(len(words), 0, -1)]
-            key = next(key for key in tried if key in KEYS or key in SECTIONS)
-            source = next(sources[key] for key in tried if key in sources)
-            problems.append(_found(source, key, _words(wrong)))
+        errors = [(_key_of(each["loc"]), each) for each in error.errors(include_url=False)]
+        wrong = {key for key, _ in errors}
+        for key, each in errors:
+            if shared.get(key) in wrong:
+                continue  # the same value, reported once
+            owner = next(part for part in (key, *_sections_of(key)) if part in sources)
+            problems.append(_problem(sources[owner], key, explain(each)))
     if problems or config is None:
         raise DataError([problem for _, problem in sorted(problems, key=lambda p: p[0])])
     return config
 
 
+def _fill_auto(values: dict[str, Any]) -> None:
+    """Replace `auto` where it depends on K. An invalid K counts as 1: it is reported anyway."""
+    try:
+        k = Shots.model_validate({"k": values.get("shots.k", 1)}).k
+    except ValidationError:
+        k = 1
+    start = values.get("online.start", Online.model_fields["start"].default)
+    for key, value in auto_values(k, start).items():
+        if values.get(key) == AUTO:
+            values[key] = value
+
+
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and their values; a section without keys is one itself."""
+    """Dotted keys and their values; an empty section is yielded itself."""
     for key, value in table.items():
         if isinstance(value, dict) and value:
             yield from _flat(value, f"{prefix}{key}.")
@@ -296,69 +216,46 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
     table: dict[str, Any] = {}
     for key, value in values.items():
         *sections, leaf = key.split(".")
-        place = table
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[leaf] = value
+        section = table
+        for name in sections:
+            section = section.setdefault(name, {})
+        section[leaf] = value
     return table
 
 
-def _dots(key: str) -> list[int]:
-    return [n for n, letter in enumerate(key) if letter == "."]
+def _sections_of(key: str) -> list[str]:
+    """online.mingle.rpn: online.mingle and online."""
+    parts = key.split(".")
+    return [".".join(parts[:n]) for n in range(len(parts) - 1, 0, -1)]
 
 
-def _found(source: str, key: str, what: str, fix: str = FIX) -> Found:
-    """A problem, with its place in the order of the keys: unknown ones after their section's."""
+def _key_of(location: tuple[int | str, ...]) -> str:
+    """The key or section in which pydantic found an error: its location goes into lists too."""
+    path = ".".join(part for part in location if isinstance(part, str))
+    return next(key for key in (path, *_sections_of(path)) if key in KEYS or key in SECTIONS)
+
+
+def _problem(layer: Layer, key: str, what: str, fix: str = FIX) -> Found:
+    """A problem and its position in the order of the keys: unknown keys end their section."""
     section = key.partition(".")[0]
     sections = list(Config.model_fields)
-    place = (
+    position = (
         sections.index(section) if section in sections else len(sections) if key else -1,
         KEYS.index(key) if key in KEYS else len(KEYS),
     )
-    record = "" if source.startswith(f"--set {key}=") else key
-    return place, Problem("config", source, record, what, fix)
+    is_named = key == layer.only or key not in (*KEYS, *SECTIONS, "preset")
+    return position, Problem("config", layer.source, "" if is_named else key, what, fix)
 
 
-def _near(key: str) -> str:
-    """The key that may be meant: one of the same name in another section, else one spelt alike."""
+def _unknown(key: str) -> str:
+    """Suggests the key of this name in another section, else the most similar key."""
     namesakes = [known for known in KEYS if known.rpartition(".")[2] == key.rpartition(".")[2]]
     if namesakes and ("." not in key or len(namesakes) == 1):
-        return f'. Did you mean "{namesakes[0]}"?'
-    return sentence(nearest(key, namesakes or [*KEYS, *SECTIONS]))
+        return f"unknown key `{key}`: did you mean `{namesakes[0]}`?"
+    return f"unknown key `{key}`" + _did_you_mean(key, namesakes or [*KEYS, *SECTIONS])
 
 
-def _words(wrong: ErrorDetails) -> str:
-    """pydantic's finding in plain words."""
-    value, limits = wrong["input"], wrong.get("ctx", {})
-    if wrong["type"] == "value_error":
-        return str(limits["error"])
-    if wrong["type"] == "literal_error":
-        known = str(limits["expected"]).replace("'", "").replace(" or ", ", ").lower()
-        return choice(value, known.split(", "))
-    if wrong["type"] not in PLAIN:
-        return wrong["msg"]
-    return f"{PLAIN[wrong['type']].format(**limits)}, not {_shown(value)}"
-
-
-def _shown(value: Any) -> str:
-    """A value in a message. Numbers are words in files, and need no quotes."""
-    if isinstance(value, str) and len(value) < 30:
-        with suppress(ValueError):
-            number(value)
-            return value
-    return shown(value)
-
-
-class _Dumper(yaml.SafeDumper):
-    """Lists in one line; line breaks escaped: PyYAML writes some that it then reads as blanks."""
-
-    def represent_line(self, value: list[Any]) -> yaml.Node:
-        return self.represent_sequence("tag:yaml.org,2002:seq", value, flow_style=True)
-
-    def represent_word(self, value: str) -> yaml.Node:
-        style = None if value.isprintable() else '"'
-        return self.represent_scalar("tag:yaml.org,2002:str", value, style)
-
-
-_Dumper.add_representer(list, _Dumper.represent_line)
-_Dumper.add_representer(str, _Dumper.represent_word)
+def _did_you_mean(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
+    folded = {name.casefold(): name for name in known}
+    close = get_close_matches(word.casefold(), list(folded), n=1, cutoff=0.5)
+    return f": did you mean `{folded[close[0]]}`?" if close else ""

@@ -1,141 +1,112 @@
-"""Configurations with a name: the keys of `--set`, and the values in which a preset differs.
+"""The five presets: for each, the keys that differ from the defaults.
 
-The numbers of a group stand in one table each: PAPER, AT_320, PLUS, PHOTOS and DEMO.
+Data split, K and seed are ordinary keys: `mini run voc-320 --split voc-split2 --shots 5 --seed 1`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from mini_fsod.errors import UserError, nearest
+from mini_fsod.config.auto import AUTO
 
-Keys = dict[str, Any]  # dotted key: value
+Keys = Mapping[str, Any]  # dotted key: value
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    about: str  # one line, the same for all presets of a group
+    about: str  # one line
     keys: Keys
 
 
-# Shots: iterations, the share of them after which the rate falls, warm-up; as in TFA's and
-# mmfewshot's configurations of split 1 (protocol.md, section 2).
-TRANSFER = {
-    1: (4_000, 0.75, 0),
-    2: (8_000, 0.875, 0),
-    3: (12_000, 0.916667, 10),
-    5: (20_000, 0.9, 10),
-    10: (40_000, 0.9, 10),
-}
+IMAGENET = {"detector.weights": "IMAGENET1K_V2"}
+# not V2: cosines of its features hardly tell similar boxes from others
+DISCRIMINATOR = {"discriminator.weights": "resnet50:IMAGENET1K_V1"}
 
-# Shots: iterations of the last fine-tuning (the paper's Appendix A)
-TUNE = {1: 4_000, 2: 8_000, 3: 8_000, 5: 8_000, 10: 12_000}
-
-# protocol.md, sections 2 and 3, where it is not the default of a key already
+# The paper's schedule (Appendix A), where it is not the default of the keys. The weights are those
+# of torchvision. The paper's are a Caffe ResNet-101 (detector.weights, detector.caffe) and MoCo v2
+# (discriminator.weights); both keys take a file.
 PAPER: Keys = {
+    "data.split": "voc-split1",
+    "shots.k": 1,
+    "shots.official": "voc",
     "detector.backbone": "resnet101",
-    "detector.weights": "IMAGENET1K_V2",
-    "views.short": list(range(480, 801, 32)),
-    "views.long": 1333,
-    "views.test": 800,
-    "base.iterations": 18_000,
-    "base.warm_up": 100,
-    "base.decay": [0.666667, 0.888889],
-    "mine.discriminator": "resnet50:IMAGENET1K_V2",
-    "online.iterations": 18_000,
+    **IMAGENET,
+    "transfer.iterations": AUTO,
+    "transfer.warm_up": AUTO,
+    "transfer.decay": AUTO,
+    **DISCRIMINATOR,
+    "tune.iterations": AUTO,
 }
-PAPER_ABOUT = (
-    "The paper's schedule. Weights are torchvision's: it has neither a Caffe ResNet-101, which "
-    "detector.weights, normalisation and stride_in_1x1 take from a file, nor MoCo v2, which "
-    "mine.discriminator takes."
-)
 
-# One GPU, VOC with a short side of 320 pixels: the budget is time, the rest is the paper's.
-# Canvases somewhat larger than the pictures, and views that differ from epoch to epoch: with flips
-# alone at 320 pixels longer training did not pay (docs/results.md, training probe).
-AT_320: Keys = PAPER | {
+# One GPU: smaller pictures, ResNet-50, base training in minutes. Images are scaled on canvases
+# larger than 320 pixels so that views differ from epoch to epoch: with flips alone at 320 pixels,
+# longer training did not help (docs/results.md, training probe).
+VOC_320: Keys = {
+    **PAPER,
     "detector.backbone": "resnet50",
     "views.short": [416],
-    "views.zoom": [0.6, 1.25],
     "views.long": 832,
     "views.test": 416,
+    "views.zoom": [0.6, 1.25],
+    "views.few_shot": [320, 368, 416, 464, 512],
     "base.iterations": None,
     "base.minutes": 8,
-    "transfer.short": [320, 368, 416, 464, 512],
-    "mine.discriminator_short_side": 640,
-    # six to eight minutes on an H200, and not told in minutes: rows with a teacher are slower, and
-    # would learn less than the others
+    "discriminator.short": 320,
+    # Six to eight minutes on an H200. Not a time budget: iterations with a teacher take longer, and
+    # ablations with a teacher would train on less than those without.
     "online.iterations": 12_000,
-    "online.ema": 0.998,  # its memory is some 5 % of that
-    # with a tenth the first teacher is as immature as its student, and finds slices of buses
-    # (docs/decisions/0006)
-    "online.ema_growth": 1,
-    "tune.short": [320, 368, 416, 464, 512],
+    "online.ema": 0.998,  # averages over about 5 % of the training
 }
-AT_320_ABOUT = "For one GPU: pictures of about 320 pixels, base training within minutes."
 
-# Beyond the paper: what has helped on split 1 (docs/on-the-way.md)
+# What helped beyond the paper, measured on VOC split 1 with 1 and 5 shots
 PLUS: Keys = {
     "transfer.data": "known",
     "transfer.boxes": "fixed",
-    "mine.discriminator_crop": 224,
-    "mine.whiten": True,
-    "mine.refine": 100,
+    "discriminator.crop": 224,
+    "discriminator.whiten": True,
+    "discriminator.refine": 100,
+    "mine.mean_score": AUTO,
+    "mine.box_correction": True,
     "mine.drop_on_base": True,
-    "mine.stretch": True,
     "mine.drop_nested": True,
+    "online.ema": 0.998,
+    "online.ema_warm_up": AUTO,
+    "online.clip": 10,
+    "online.mingle.keep_pool": True,
     "online.shots": True,
     "online.repeat": 3,
     "online.ignore_candidates": True,
     "online.mined_boxes": "pool",
-    "online.mingle.keep_pool": True,
-    "online.clip": 10,
-    "online.ema": 0.998,
-    "tune.data": "none",  # there is nothing left to mend
+    "tune.data": "none",  # it no longer helps
 }
-# What re-training begins as. From ImageNet weights it knows nothing of what the base training has
-# taught as background, which pays where five shots mine well: new classes gain 1.8 by it, and base
-# classes lose 2.5 (docs/results.md; 2, 3 and 10 shots were not measured).
-FROM_TRANSFER: Keys = {
-    "online.start": "transfer",
-    "online.ema_growth": 0.1,  # with which it was measured; the demo does better with null
-}
-FROM_WEIGHTS: Keys = {"online.start": "weights", "online.ema_growth": 1}
-MANY = 5  # shots from which on it is ImageNet weights
-# Shots: one-shot detectors are right more often than their scores say, five-shot ones are not
-# (pools of K = 1 and 5 in docs/on-the-way.md; the others were not measured)
-EXPECTED = {1: 0.65, 2: 0.75, 3: 0.75, 5: 0.75, 10: 0.8}
-AT_320_FROM_TRANSFER = 7_000  # iterations, five minutes alone on an H200: it knows much already
-PLUS_ABOUT = "Beyond the paper: what has helped on split 1 at 320 pixels, with 1 and 5 shots."
-AT_320_PLUS_ABOUT = "Beyond the paper, for one GPU: what has helped on split 1, with 1 and 5 shots."
 
-# Somebody's own pictures, on one GPU: what has helped on VOC, with budgets of time
+VOC_320_PLUS: Keys = {**VOC_320, **PLUS, "online.start": AUTO, "online.iterations": AUTO}
+
+# Your own pictures on one GPU: what helped on VOC, with time budgets
 PHOTOS: Keys = {
     **PLUS,
-    **FROM_TRANSFER,  # whatever K: base classes keep theirs, and it learns more in few minutes
     "data.metric": "voc",
     "shots.k": 5,
-    "detector.backbone": "resnet50",
-    "detector.weights": "IMAGENET1K_V2",
+    **IMAGENET,
     "views.short": [480, 560, 640],
     "views.long": 1000,
     "views.test": 640,
     "base.iterations": None,
     "base.minutes": 20,
-    "mine.discriminator": "resnet50:IMAGENET1K_V2",
-    "mine.expected": EXPECTED[5],
+    **DISCRIMINATOR,
+    "discriminator.short": 640,
+    # for every K: base classes lose nothing, and little time suffices
+    "online.start": "transfer",
     "online.iterations": None,
     "online.minutes": 15,
 }
-PHOTOS_ABOUT = (
-    "For your own pictures: name data.root, data.novel and the shots in a file that begins with it."
-)
 
-# Pictures of 144 to 176 pixels with digits 20 to 66 high, on two cores and from nothing: a small
-# GroupNorm backbone, because frozen BatchNorm does not train from random weights.
+# Pictures of 144 to 176 pixels with digits 20 to 66 pixels high, on two CPU cores and from random
+# weights: a narrow backbone with GroupNorm, because frozen BatchNorm cannot be trained from random
+# weights.
 DEMO: Keys = {
     "data.root": "runs/demo-data",
     "data.novel": ["three", "six", "eight"],
@@ -147,83 +118,57 @@ DEMO: Keys = {
     "detector.backbone": "resnet18-narrow",
     "detector.norm": "group",
     "detector.anchors": [16, 32, 64, 128, 256],
-    "detector.channels": 64,
-    "detector.width": 256,
-    "detector.rpn_before": 300,
-    "detector.rpn_after": 150,
+    "detector.fpn_channels": 64,
+    "detector.head_width": 256,
+    "detector.rpn_pre_nms": 300,
+    "detector.rpn_post_nms": 150,
     "detector.rpn_samples": 64,
     "detector.roi_samples": 64,
     "views.short": [144, 160, 176],
     "views.long": 224,
     "views.test": 160,
     "views.flip": False,  # a mirrored digit is no digit
+    "train.batch": 8,
+    # learning rates for a batch of 16, with which the demo was measured
     "base.iterations": 1_000,
-    "base.batch": 8,
-    "base.rate": 0.02,  # that of a batch of 16, with which it was measured; so are the others
+    "base.rate": 0.02,
     "base.clip": 10,
     "transfer.iterations": 1_000,
-    "transfer.batch": 8,
     "transfer.rate": 0.001,
-    "transfer.data": "known",
     "transfer.boxes": "mean",
+    "transfer.data": "known",
     "mine.drop_on_base": True,
-    # from nothing again would take as long as the base training
+    # from random weights, re-training would take as long as base training
     "online.start": "transfer",
-    "online.ignore_candidates": True,
-    "online.repeat": 3,
     "online.iterations": 300,
-    "online.batch": 8,
     "online.rate": 0.02,
     "online.clip": 10,
-    # a memory of 100 iterations, whole from the start: the few-shot detector is worth remembering
+    # averages over 100 iterations, and no warm-up: the few-shot detector is a good start
     "online.ema": 0.99,
-    "online.ema_growth": None,
+    "online.ema_warm_up": None,
     "online.shots": True,
+    "online.repeat": 3,
+    "online.ignore_candidates": True,
     "tune.iterations": 300,
     "tune.rate": 0.0003,
     "tune.data": "known",
-    "tune.batch": 8,
 }
-DEMO_ABOUT = "Handwritten digits on photographs, made on the spot: minutes on two cores."
 
-
-def _voc(about: str, keys: Keys, suffix: str) -> Iterator[tuple[str, Preset]]:
-    for split in (1, 2, 3):
-        for shots, (iterations, decay, warm_up) in TRANSFER.items():
-            own: Keys = {
-                "data.split": f"voc-split{split}",
-                "data.metric": "voc07",
-                "shots.k": shots,
-                "shots.official": "voc",
-                "transfer.iterations": iterations,
-                "transfer.warm_up": warm_up,
-                "transfer.decay": [decay],
-                "tune.iterations": TUNE[shots],
-            }
-            if suffix.endswith("-plus"):
-                own |= {"mine.expected": EXPECTED[shots]}
-                own |= FROM_WEIGHTS if shots >= MANY else FROM_TRANSFER
-            if suffix == "-320-plus" and shots < MANY:
-                own["online.iterations"] = AT_320_FROM_TRANSFER
-            yield f"voc-split{split}-{shots}shot{suffix}", Preset(about, keys | own)
-
-
-PRESETS = MappingProxyType(
+PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
-        **dict(_voc(PAPER_ABOUT, PAPER, "")),
-        **dict(_voc(AT_320_ABOUT, AT_320, "-320")),
-        **dict(_voc(PLUS_ABOUT, PAPER | PLUS, "-plus")),
-        **dict(_voc(AT_320_PLUS_ABOUT, AT_320 | PLUS, "-320-plus")),
-        "photos": Preset(PHOTOS_ABOUT, PHOTOS),
-        "demo": Preset(DEMO_ABOUT, DEMO),
+        "paper": Preset("VOC with the paper's schedule: ResNet-101, 800 pixels.", PAPER),
+        "voc-320": Preset(
+            "VOC on one GPU: the paper's method with ResNet-50 at about 320 pixels, base training "
+            "in 8 minutes.",
+            VOC_320,
+        ),
+        "voc-320-plus": Preset("voc-320 with what helped beyond the paper.", VOC_320_PLUS),
+        "photos": Preset(
+            "Your own pictures on one GPU; needs data.root, data.novel and the shots.", PHOTOS
+        ),
+        "demo": Preset(
+            "Handwritten digits on photographs, made by `mini demo`: minutes on two CPU cores.",
+            DEMO,
+        ),
     }
 )
-
-
-def preset(name: str) -> Keys:
-    """The keys of a preset; all others keep their defaults."""
-    if name not in PRESETS:
-        raise UserError(
-            f'There is no preset "{name}".{nearest(name, PRESETS)}', "mini presets lists them."
-        )
-    return dict(PRESETS[name].keys)

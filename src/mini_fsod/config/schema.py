@@ -1,94 +1,86 @@
 """The keys of a configuration, section by section, and what each means.
 
-A section is what its stage takes: nothing is copied into another type. The comment beside or above a
-key is what `mini presets --keys` prints of it; the part after "Change it" is the reference's column
-"when to change it".
+A stage takes its section as it is: nothing is copied into another type. The comment beside or above
+a key describes it in `mini presets --keys` and docs/keys.md; a sentence that starts with
+"Change it" is the column "when to change it".
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 from pydantic import ValidationInfo as Info
 from pydantic import field_validator as check
 
 from mini_fsod.config.values import (
+    AdaptiveOrNumber,
+    Anchors,
     Auto,
     Count,
     Counts,
+    Device,
     Float,
+    Fraction,
+    Fractions,
+    Interval,
     NameOrFile,
     Names,
-    Numbers,
-    Place,
+    NonNegative,
+    NonNegativeFloat,
+    PoolPath,
     Positive,
     Section,
-    Share,
-    Whole,
-    ascending,
-    choice,
+    SomeCounts,
+    SplitName,
+    UserPath,
     not_both,
 )
-from mini_fsod.data.text import shown
-from mini_fsod.files import is_folder
-from mini_fsod.labels import SPLITS
+from mini_fsod.errors import UserError
+from mini_fsod.plain_yaml import format_yaml
 
+STAGES = ("base", "transfer", "scan", "mine", "online", "tune")  # in the order in which they run
+TRAINED = ("base", "transfer", "online", "tune")  # stages with the keys of `train`
 REFERENCE_BATCH = 16  # the batch size that default learning rates are meant for
 
 
-def _threshold(value: Any) -> Any:
-    with suppress(ValueError, TypeError):
-        if value == "adaptive" or (not isinstance(value, bool) and 0 <= float(value) <= 1):
-            return value
-    raise ValueError(f"must be adaptive or a number from 0 to 1, not {shown(value)}")
-
-
 class Data(Section):
-    root: Place | None = None  # the data set: anything `mini check` can read
-    split: str | None = None  # a split known by name, such as voc-split1
+    root: UserPath | None = None  # the data set: anything `mini check` can read
+    split: SplitName | None = None  # a split known by name, such as voc-split1
     novel: Names = ()  # the novel classes, instead of a split
     # image set to train on; null: trainval or train. Change it if your sets have other names
     train: str | None = None
     # image set to score on; null: test, else val. Change it if your sets have other names
     test: str | None = None
     metric: Literal["voc07", "voc", "coco"] = "voc07"  # AP as VOC 2007, VOC 2010 or COCO has it
-    # folder of decoded pictures; null: ~/.cache/mini. Change it if your home is small
-    cache: Place | None = None
+    # folder of decoded pictures; null: ~/.cache/mini. Change it if your home folder is small
+    cache: UserPath | None = None
     # resident: all pictures on the device; stream: decoded as needed. Change it if memory runs out
     loading: Literal["auto", "resident", "stream"] = "auto"
 
-    @check("split")
-    @classmethod
-    def _known(cls, value: str | None) -> str | None:
-        if value is not None and value not in SPLITS:
-            raise ValueError(choice(value, list(SPLITS)))
-        return value
-
     @check("novel")
     @classmethod
-    def _names(cls, value: tuple[str, ...], info: Info) -> tuple[str, ...]:
+    def _split_or_novel(cls, value: tuple[str, ...], info: Info) -> tuple[str, ...]:
         not_both("split", value, info)
-        twice = sorted({name for name in value if value.count(name) > 1})
-        if twice:
-            raise ValueError(f"names {', '.join(twice)} twice")
         return value
 
 
 class Shots(Section):
     k: Count = 1  # boxes of each class
-    seed: Whole = 0  # which sample of the shots; training has its own seed
-    # the field's published lists instead of a random draw: voc, or a file of lists
+    # which random sample of the shots; training has its own seed. Change it to repeat a run with
+    # other shots
+    seed: NonNegative = 0
+    # published lists of shots instead of a random sample: voc, or a file of lists
     official: NameOrFile | None = None
-    # your own shots: written by `mini sample`, or any data set with boxes of the new classes
-    file: Place | None = None
-    subset: str | None = None  # image set to draw from; null: data.train
+    # your own shots: a file of `mini sample`, or any data set with boxes of the novel classes.
+    # Change it to choose the shots yourself
+    file: UserPath | None = None
+    subset: str | None = None  # image set to sample from; null: data.train
 
     @check("file")
     @classmethod
-    def _one(cls, value: Path | None, info: Info) -> Path | None:
+    def _official_or_file(cls, value: Path | None, info: Info) -> Path | None:
         not_both("official", value, info)
         return value
 
@@ -101,23 +93,24 @@ class Detector(Section):
     norm: Literal["frozen", "group"] = "frozen"
     # weights come from Caffe: BGR input, stride in the 1x1 convolutions. Change it for such a file
     caffe: bool = False
-    # frozen stages: 0 none, 1 stem, 2 stem and res2, ... 5 all; null: 2 with weights, else 0.
-    # Change it to 0 if your pictures are unlike photographs and you have many
-    frozen_stages: Annotated[Whole, Field(le=5)] | None = None
-    anchors: Numbers = (32, 64, 128, 256, 512)  # anchor size of each pyramid level, P2 to P6
+    # frozen stages of the backbone: 0 none, 1 stem, 2 stem and res2, ... 5 all; null: 2 with
+    # weights, else 0. Change it to 0 if your pictures are unlike photographs and you have many
+    frozen_stages: Annotated[NonNegative, Field(le=5)] | None = None
+    anchors: Anchors = (32, 64, 128, 256, 512)  # anchor size of each pyramid level, P2 to P6
     fpn_channels: Count = 256  # channels of the feature pyramid
     head_width: Count = 1024  # width of the RoI head's two layers
-    rpn_pre_nms: Count = 2000  # proposals per level before NMS, in training
+    rpn_pre_nms: Count = 2000  # proposals per pyramid level before NMS, in training
     rpn_post_nms: Count = 1000  # proposals per image after NMS
     rpn_samples: Count = 256  # anchors per image in the RPN loss
     roi_samples: Count = 512  # proposals per image in the RoI head's loss
-    # detections below it are dropped. Change it to 0.001 for the last tenth of COCO's AP
-    score_threshold: Share = 0.05
-    # IoU of the class-wise NMS. Change it if objects of a class overlap much
+    # detections with a lower score are dropped. Change it to 0.001 for the last tenth of COCO's AP
+    score_threshold: Fraction = 0.05
+    # IoU threshold of the class-wise NMS. Change it if objects of a class overlap much
     nms_iou: Annotated[Float, Field(gt=0, le=1)] = 0.5
-    # most detections per image. Change it if pictures hold more objects than that
+    # most detections per image. Change it if your pictures hold more objects than that
     max_detections: Count = 100
-    # rank by the IoU branch at test too (Eq. 7). Change it if boxes are right but badly ranked
+    # multiply scores by the IoU branch's at test too (Eq. 7). Change it if boxes that fit rank
+    # below boxes that do not
     rank_by_iou: bool = False
 
     @check("norm")
@@ -136,23 +129,15 @@ class Detector(Section):
             raise ValueError("must be 0 with norm: group, which trains from random weights")
         return value
 
-    @check("anchors")
-    @classmethod
-    def _levels(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        if len(value) != 5:
-            raise ValueError(f"must be 5 sizes, one per pyramid level, not {len(value)}")
-        ascending(value)
-        return value
-
 
 class Views(Section):
     # short sides in training; one is drawn for every batch
-    short: Annotated[Counts, Field(min_length=1)] = tuple(range(480, 801, 32))
+    short: SomeCounts = tuple(range(480, 801, 32))
     long: Count = 1333  # largest long side
     test: Count = 800  # short side at test
     flip: bool = True  # horizontal flips in training
     # [0.5, 1.25]: each image is scaled on its canvas by a factor drawn from this range
-    zoom: Numbers | None = None
+    zoom: Interval | None = None
     few_shot: Counts | None = None  # short sides in the stages transfer and tune; null: short
 
     @check("long", "test")
@@ -164,42 +149,29 @@ class Views(Section):
             raise ValueError(f"must not be more than long, not {value}")
         return value
 
-    @check("zoom")
-    @classmethod
-    def _pair(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
-        if value is not None and len(value) != 2:
-            raise ValueError(f"must be two factors, as in [0.5, 1.25], not {len(value)}")
-        ascending(value or ())
-        return value
-
 
 class Train(Section):
     """Keys shared by all stages that train; each stage may override them: `online.batch: 8`."""
 
     # images per iteration, over all processes. Change it if memory runs out
     batch: Count = 16
-    warm_up: Whole = 100  # iterations in which the learning rate rises
-    # shares of the run after which the learning rate falls to a tenth
-    decay: Numbers = (0.666667, 0.888889)
+    # iterations in which the learning rate rises. Change it if losses jump at the start
+    warm_up: NonNegative = 100
+    # fractions of the training after which the learning rate falls to a tenth. Change it only to
+    # reproduce other work
+    decay: Fractions = (0.666667, 0.888889)
     # momentum of SGD. Change it only to reproduce other work
-    momentum: Share = 0.9
-    # Change it only to reproduce other work
-    weight_decay: Annotated[Float, Field(ge=0)] = 1e-4
-    clip: Positive | None = None  # largest norm of the gradient; null: not clipped
-    # passes that a batch is cut into. Change it if memory runs out and the batch should stay
+    momentum: Fraction = 0.9
+    # weight decay of SGD. Change it only to reproduce other work
+    weight_decay: NonNegativeFloat = 1e-4
+    # largest norm of the gradient; null: not clipped. Change it to 10 if losses are not finite
+    clip: Positive | None = None
+    # passes into which a batch is cut. Change it if memory runs out and the batch should stay
     accumulate: Count = 1
-    # bfloat16 autocast; auto: on CUDA. Change it to false if losses are not finite
+    # bfloat16 autocast; auto: on CUDA. Change it to false if losses are not finite with clip too
     bf16: Auto = "auto"
     # seconds between saved training states. Change it on slow disks
-    save_seconds: Annotated[Float, Field(ge=0)] = 60
-
-    @check("decay")
-    @classmethod
-    def _shares(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        if max(value, default=0) > 1:
-            raise ValueError(f"must be shares of the run, above 0 and at most 1, not {list(value)}")
-        ascending(value)
-        return value
+    save_seconds: NonNegativeFloat = 60
 
     @check("accumulate")
     @classmethod
@@ -210,18 +182,21 @@ class Train(Section):
 
 
 class Training(Train):
-    """What every stage that trains has of its own."""
+    """Keys that each stage that trains has for itself."""
 
     reference_rate: ClassVar[float] = 0.02
 
-    iterations: Count | None = 18_000  # length of the training
-    minutes: Positive | None = None  # a time budget instead; the schedule fits itself to it
-    # learning rate; null: the stage's usual one for a batch of 16, in proportion for others
+    # length of the training. Change it with the number of your images
+    iterations: Count | None = 18_000
+    # a time budget instead of iterations; the schedule is fitted to it. Change it if time is short
+    minutes: Positive | None = None
+    # learning rate; null: the stage's default for a batch of 16, in proportion for other sizes.
+    # Change it if losses are not finite, or fall slowly
     rate: Positive | None = None
 
     @property
     def learning_rate(self) -> float:
-        """In proportion to the batch: the gradient of a smaller one is noisier."""
+        """`rate`, or the stage's default in proportion to the batch."""
         return self.rate or self.reference_rate * self.batch / REFERENCE_BATCH
 
     @check("minutes")
@@ -236,94 +211,94 @@ class Training(Train):
 class Base(Training):
     """The base detector: base classes alone."""
 
-    # a finished base detector, or a run, instead of training one
-    checkpoint: Place | None = None
+    # a finished base detector (a checkpoint or a run) instead of training one. Change it to start
+    # from a detector trained elsewhere
+    checkpoint: UserPath | None = None
 
 
 class Transfer(Training):
-    """TFA: rows for the novel classes, then fine-tuning of the predictors on the K shots."""
+    """TFA: predictors for the novel classes, fine-tuned on the K shots."""
 
     reference_rate: ClassVar[float] = 0.001
 
-    # a finished few-shot detector, or a run, instead of training one
-    checkpoint: Place | None = None
-    # box regression of novel classes: new: random start (TFA); mean: starts as the mean of the base
-    # classes'; fixed: that mean, never trained
+    # a finished few-shot detector (a checkpoint or a run) instead of training one. Change it to
+    # mine with a detector trained elsewhere
+    checkpoint: UserPath | None = None
+    # box regression of novel classes: new: starts at random (TFA); mean: starts as the mean of the
+    # base classes'; fixed: stays that mean
     boxes: Literal["new", "mean", "fixed"] = "new"
     # balanced: K boxes of every class (TFA); known: all base boxes of the shots' pictures as well
     data: Literal["balanced", "known"] = "balanced"
     iterations: Count | None = 4_000
-    warm_up: Whole = 0
-    decay: Numbers = (0.9,)
+    warm_up: NonNegative = 0
+    decay: Fractions = (0.9,)
 
 
 class Discriminator(Section):
     """The network that compares candidates with the shots (section 3.2)."""
 
-    # none, a file, or a name of torchvision's or timm's, as in resnet50:IMAGENET1K_V1
+    # none, a file, or a name of torchvision or timm, as in resnet50:IMAGENET1K_V1
     weights: NameOrFile = "none"
-    short: Count = 800  # short side of the pictures it sees
-    # cut boxes out and resize them to so many pixels; null: pool features of the whole picture
+    short: Count = 800  # short side of its input, before boxes are pooled or cut out
+    # resize each box to a square of so many pixels; null: pool its features from the whole picture
     crop: Count | None = None
     # weights come from Caffe: BGR input, stride in the 1x1 convolutions. Change it for such a file
     caffe: bool = False
     whiten: bool = False  # whiten features of crops by the covariance within base classes
-    # compare with the mean of so many of the best crops of a class instead of the shots; 0: shots
-    refine: Whole = 0
+    # compare with the mean of that many best crops of a class, instead of the shots; 0: the shots
+    refine: NonNegative = 0
 
 
 class Mine(Section):
     """Offline mining (section 3.2)."""
 
-    # a pool mined elsewhere: a run, or a pool.json. Change it to train on a pool of another tool
-    pool: Place | None = None
-    images: Literal["all", "base"] = "all"  # all training images, or those with a base box
+    # a pool mined elsewhere (a run or a pool.json). Change it to train on the pool of another run
+    pool: PoolPath | None = None
+    # images to mine in: all for training, or those with a base box
+    images: Literal["all", "base"] = "all"
     # short sides at which the detector scans, such as [416, 640]; null: views.test. Change it if
-    # the new objects are small
-    scan_short: Annotated[Counts, Field(min_length=1)] | None = None
-    # least detector score of a candidate, before calibration. Change it if candidates are too few
-    min_score: Share = 0.05
-    # adaptive: Eq. 5; a number: the same threshold for all classes (Eq. 1)
-    threshold: Annotated[Literal["adaptive"] | float, BeforeValidator(_threshold)] = "adaptive"
-    # Eq. 5: delta = mean + alpha x deviation. Change it if too few or too many boxes are mined
+    # novel objects are small
+    scan_short: SomeCounts | None = None
+    # least detector score of a candidate, before calibration. Change it if there are too few
+    # candidates
+    min_score: Fraction = 0.05
+    # adaptive: one threshold per class (Eq. 5); a number: the same for all classes (Eq. 1)
+    threshold: AdaptiveOrNumber = "adaptive"
+    # alpha in Eq. 5: threshold = mean + alpha x deviation. Change it if too few or too many boxes
+    # are mined
     alpha: Float = 1.5
-    # N of the paper: most boxes kept of a class, with the adaptive threshold. Change it if your
+    # N of the paper: most boxes mined per class, with the adaptive threshold. Change it if your
     # pictures hold many more objects
     per_class: Count = 300
-    # keep more than N of a class as long as their mean detector score is at least this
-    mean_score: Share | None = None
-    # Eq. 3. Change it only to reproduce other work
+    # mine more than N boxes of a class while their mean detector score is at least this; null: N
+    mean_score: Fraction | None = None
+    # temperature in Eq. 3. Change it only to reproduce other work
     tau: Annotated[Positive, Field(le=1)] = 1.0
-    # correct the boxes of a class where that makes their crops more like the shots
+    # shift and scale the boxes of a class where that makes their crops more like the shots
     box_correction: bool = False
-    drop_on_base: bool = False  # drop candidates and teacher's boxes that overlap base boxes
-    # drop boxes inside or around a better one of their class; what lies in a kept one is background
+    drop_on_base: bool = False  # drop candidates and boxes of the teacher that overlap base boxes
+    # drop boxes inside or around a better one of their class; inside a kept one is background
     drop_nested: bool = False
     # another tool's detections on the training images (COCO results), instead of transfer's.
     # Change it to mine with another few-shot detector
-    detections: Place | None = None
+    detections: UserPath | None = None
     # a folder of pictures without annotations, mined too. Change it if you have more pictures
-    extra: Place | None = None
+    extra: UserPath | None = None
     # N for mine.extra. Change it with the size of that folder
     extra_per_class: Count = 100
     # mine in mine.extra alone. Change it to measure what the extra pictures bring
     extra_only: bool = False
 
-    @check("pool")
-    @classmethod
-    def _pool_of_run(cls, value: Path | None) -> Path | None:
-        return value / "pool.json" if value is not None and is_folder(value) else value
-
 
 class Mingle(Section):
-    """How the offline pool joins what the teacher finds (Eq. 6)."""
+    """Mingling of the offline pool with the teacher's boxes (Eq. 6)."""
 
-    rpn: bool = True  # the pool joins the teacher's proposals
-    rcnn: bool = True  # the pool joins the teacher's boxes
-    # NMS over both: class: class by class; agnostic: a better box of another class wins. Change it
-    # if new classes are confused with each other
+    rpn: bool = True  # add the pool to the teacher's proposals
+    rcnn: bool = True  # add the pool to the teacher's boxes
+    # NMS over both: class: class by class; agnostic: across classes. Change it if novel classes are
+    # confused with each other
     nms: Literal["class", "agnostic"] = "class"
-    keep_pool: bool = False  # a box of the pool stays, whatever the teacher's score
+    keep_pool: bool = False  # boxes of the pool stay, whatever the teacher's scores
 
 
 class Online(Training):
@@ -331,27 +306,30 @@ class Online(Training):
 
     # start from the backbone's weights, or from the few-shot detector
     start: Literal["weights", "transfer"] = "weights"
-    # images to train on: all; taught: those with a target; no_background: all, but no background
-    # loss in images without a target
+    # images to train on: all; taught: those with a target; no_background: all, without a background
+    # loss in images without a target. Change it if mining misses many novel objects
     images: Literal["all", "taught", "no_background"] = "all"
-    teacher: bool = True  # the teacher mines on, and is the detector that comes out
-    # EMA decay of the teacher; without a teacher, of the weights that come out
+    # a teacher (EMA of the student) mines in every batch, and is the result
+    teacher: bool = True
+    # EMA decay of the teacher; without a teacher, EMA of the resulting weights
     ema: Annotated[Float, Field(gt=0, lt=1)] | None = 0.999
     ema_warm_up: Positive | None = 1.0  # EMA warm-up rate; null disables the warm-up
-    delta: Share = 0.7  # least score of the teacher's boxes
+    # least score of the teacher's boxes. Change it if the teacher finds too few or too many
+    delta: Fraction = 0.7
     mingle: Mingle = Mingle()
-    iou_branch: bool = True  # scores of the teacher count how well a box fits (Eq. 7)
-    # beta: weight of the IoU branch's loss. Change it only to reproduce Appendix C
-    iou_beta: Annotated[Float, Field(ge=0)] = 1.0
-    strong: bool = True  # strong augmentation for the student
+    iou_branch: bool = True  # the teacher's scores include the predicted IoU (Eq. 7)
+    # beta of the paper: weight of the IoU branch's loss. Change it only to reproduce Appendix C
+    iou_beta: NonNegativeFloat = 0.5
+    # strong augmentation for the student. Change it if novel classes differ by colour alone
+    strong: bool = True
     shots: bool = False  # train on the K shots too
-    repeat: Count = 1  # how often an epoch shows images with a mined box or a shot
-    ignore_candidates: bool = False  # no background loss on candidates that were not chosen
+    repeat: Count = 1  # times an epoch shows each image with a mined box or a shot
+    ignore_candidates: bool = False  # no background loss on candidates that were not mined
     # weight of the losses on mined boxes. Change it if the pool is poor
-    mined_weight: Annotated[Float, Field(ge=0)] = 1.0
-    # mined boxes with a box regression loss: all, those of the pool, or none
+    mined_weight: NonNegativeFloat = 1.0
+    # mined boxes that have a box regression loss: all, those of the pool, or none
     mined_boxes: Literal["all", "pool", "none"] = "all"
-    # train on all hidden novel boxes instead of the pool: a ceiling, not a method
+    # train on the annotated novel boxes instead of the pool: an upper bound, not a method
     oracle: bool = False
 
     @check("ema")
@@ -370,19 +348,22 @@ class Tune(Training):
     # balanced: K boxes of every class; novel: the novel shots alone; known: all base boxes of the
     # shots' pictures as well; none: no fine-tuning
     data: Literal["balanced", "novel", "known", "none"] = "balanced"
-    # predictors: classifier, box and IoU predictors; head: the whole R-CNN head (the paper, COCO)
+    # predictors: classifier, box and IoU predictors; head: the whole R-CNN head. Change it to head
+    # for COCO, as the paper does
     part: Literal["predictors", "head"] = "predictors"
-    # box regression of novel classes: trained, or left as it is
+    # box regression of novel classes: trained, or left as it is. Change it if this stage makes
+    # boxes worse
     boxes: Literal["trained", "fixed"] = "trained"
     iterations: Count | None = 4_000
-    warm_up: Whole = 0
-    decay: Numbers = (0.9,)
+    warm_up: NonNegative = 0
+    decay: Fractions = (0.9,)
 
 
 class Config(Section):
-    seed: Whole = 0  # of training and of new weights; shots have their own
-    # auto, cpu, cuda, cuda:1. Change it to choose a GPU
-    device: str = "auto"
+    # seed of training and new weights; shots have their own. Change it to measure the spread of runs
+    seed: NonNegative = 0
+    # auto (the first GPU, or the CPU), cpu, cuda or cuda:1. Change it to choose a GPU
+    device: Device = "auto"
     data: Data = Data()
     shots: Shots = Shots()
     detector: Detector = Detector()
@@ -394,3 +375,26 @@ class Config(Section):
     mine: Mine = Mine()
     online: Online = Online()
     tune: Tune = Tune()
+
+    def ready(self) -> None:
+        """Raise UserError if keys are missing that a run needs and that have no default."""
+        missing, examples = [], []
+        if self.data.root is None:
+            missing.append("data.root")
+            examples.append("--set data.root=FOLDER")
+        if self.data.split is None and not self.data.novel:
+            missing.append("data.split or data.novel")
+            examples.append("--set data.split=voc-split1 (or data.novel=bird,bus)")
+        if missing:
+            raise UserError(
+                f"The configuration lacks {' and '.join(missing)}.", f"Add {' '.join(examples)}."
+            )
+
+    def to_yaml(self) -> str:
+        """Every key with its value; stages omit what equals `train`. `load.from_file` reads it."""
+        table = self.model_dump(mode="json")
+        for stage in TRAINED:
+            for name, shared in table["train"].items():
+                if table[stage][name] == shared:
+                    del table[stage][name]
+        return format_yaml(table)

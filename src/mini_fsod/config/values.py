@@ -1,38 +1,63 @@
-"""What a key may hold: kinds of numbers, lists and places, and what to say of a wrong one.
+"""Types of values: numbers, lists and paths, and the messages for invalid ones.
 
-Files and --set give words, and the key decides what a word means: so 1e-4 is a number where one is
-wanted, and a class may be called no, 1.0 or null.
+Files and --set give strings; the type of the key decides what a string means. So 1e-4 is a number
+where a number is wanted, and a class may be called no, 1.0 or null.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic import ValidationInfo as Info
 from pydantic import field_validator as check
+from pydantic_core import ErrorDetails
 
-from mini_fsod.data.text import shown
+from mini_fsod.data.text import number, shown
 from mini_fsod.errors import nearest
+from mini_fsod.files import is_folder
+from mini_fsod.labels import SPLITS
 
-NOTHING = ("", "~", "null", "Null", "NULL")  # how YAML leaves a value out
+NULLS = ("", "~", "null", "Null", "NULL")  # the ways to write null in YAML
+
+# Messages for pydantic's types of errors
+MESSAGES = {
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "int_parsing_size": "must be a smaller number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "string_type": "must be text",
+    "path_type": "must be a path",
+    "too_short": "must have at least one value",
+    "greater_than": "must be above {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than": "must be below {lt:g}",
+    "less_than_equal": "must be at most {le:g}",
+}
 
 
-def _no_truth(value: Any) -> Any:
+def _reject_bool(value: Any) -> Any:
     if isinstance(value, bool):  # a number to Python
         raise ValueError(f"must be a number, not {shown(value)}")
     return value
 
 
-def _truth(value: Any) -> Any:
+def _parse_bool(value: Any) -> Any:
     return {"true": True, "false": False}.get(str(value).lower(), value)
 
 
-def _listed(value: Any) -> Any:
-    """A list may be typed without its brackets."""
+def _parse_list(value: Any) -> Any:
+    """A list may be written without its brackets."""
     if value is None:
         return []
     if isinstance(value, str):
@@ -40,44 +65,86 @@ def _listed(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else [value]
 
 
-def _at_home(value: Any) -> Any:
-    """The shell leaves the ~ of `--set data.root=~/voc` as it is."""
+def _expand_home(value: Any) -> Any:
+    """The shell does not expand the ~ of `--set data.root=~/voc`."""
     return str(Path(value).expanduser()) if str(value).startswith("~/") else value
 
 
-Int = Annotated[int, BeforeValidator(_no_truth)]
-Float = Annotated[float, BeforeValidator(_no_truth)]
-Whole = Annotated[Int, Field(ge=0)]
-Count = Annotated[Int, Field(ge=1)]
-Positive = Annotated[Float, Field(gt=0)]
-Share = Annotated[Float, Field(ge=0, lt=1)]
-Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
-Counts = Annotated[tuple[Count, ...], BeforeValidator(_listed)]
-Numbers = Annotated[tuple[Positive, ...], BeforeValidator(_listed)]
-Place = Annotated[Path, BeforeValidator(_at_home)]
-NameOrFile = Annotated[str, BeforeValidator(_at_home)]
-Auto = Annotated[Literal["auto", True, False], BeforeValidator(_truth)]
-
-
-def choice(value: object, known: Sequence[str]) -> str:
-    """What to say of a value that is none of the known ones."""
-    near = nearest(value, known) if isinstance(value, str) else ""
-    return f"must be {', '.join(known[:-1])} or {known[-1]}, not {shown(value)}" + sentence(near)
-
-
-def sentence(hint: str) -> str:
-    """A hint after a problem, which has no full stop of its own."""
-    return hint and f".{hint}"
-
-
-def ascending(values: tuple[float, ...]) -> None:
+def _ascending(values: tuple[float, ...]) -> tuple[float, ...]:
     if any(a >= b for a, b in pairwise(values)):
         raise ValueError(f"must ascend, not {list(values)}")
+    return values
 
 
-def not_both(other: str, value: Any, info: Info) -> None:
-    if value and info.data.get(other):
-        raise ValueError(f"cannot be given together with {other}: leave one of them out")
+def _five(values: tuple[float, ...]) -> tuple[float, ...]:
+    if len(values) != 5:
+        raise ValueError(f"must be 5 sizes, one per pyramid level, not {len(values)}")
+    return values
+
+
+def _two(values: tuple[float, ...]) -> tuple[float, ...]:
+    if len(values) != 2:
+        raise ValueError(f"must be two factors, as in [0.5, 1.25], not {len(values)}")
+    return values
+
+
+def _fractions(values: tuple[float, ...]) -> tuple[float, ...]:
+    if max(values, default=0) > 1:
+        raise ValueError(f"must be fractions of the run, at most 1, not {list(values)}")
+    return values
+
+
+def _threshold(value: Any) -> Any:
+    with suppress(ValueError, TypeError):
+        if value == "adaptive" or (not isinstance(value, bool) and 0 <= float(value) <= 1):
+            return value
+    raise ValueError(f"must be adaptive or a number from 0 to 1, not {shown(value)}")
+
+
+def _unique(values: tuple[str, ...]) -> tuple[str, ...]:
+    twice = sorted({name for name in values if values.count(name) > 1})
+    if twice:
+        raise ValueError(f"names {', '.join(twice)} twice")
+    return values
+
+
+def _split(value: str) -> str:
+    if value not in SPLITS:
+        raise ValueError(choice(value, list(SPLITS)))
+    return value
+
+
+def _pool_of_run(value: Path) -> Path:
+    return value / "pool.json" if is_folder(value) else value
+
+
+def _device(value: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", value):
+        raise ValueError(choice(value, ["auto", "cpu", "cuda", "cuda:1"]))
+    return value
+
+
+Int = Annotated[int, BeforeValidator(_reject_bool)]
+Float = Annotated[float, BeforeValidator(_reject_bool)]
+NonNegative = Annotated[Int, Field(ge=0)]
+Count = Annotated[Int, Field(ge=1)]
+Positive = Annotated[Float, Field(gt=0)]
+Fraction = Annotated[Float, Field(ge=0, lt=1)]
+NonNegativeFloat = Annotated[Float, Field(ge=0)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_parse_list), AfterValidator(_unique)]
+Counts = Annotated[tuple[Count, ...], BeforeValidator(_parse_list)]
+SomeCounts = Annotated[Counts, Field(min_length=1)]
+Numbers = Annotated[tuple[Positive, ...], BeforeValidator(_parse_list), AfterValidator(_ascending)]
+Anchors = Annotated[Numbers, AfterValidator(_five)]
+Interval = Annotated[Numbers, AfterValidator(_two)]
+Fractions = Annotated[Numbers, AfterValidator(_fractions)]
+UserPath = Annotated[Path, BeforeValidator(_expand_home)]
+PoolPath = Annotated[UserPath, AfterValidator(_pool_of_run)]
+NameOrFile = Annotated[str, BeforeValidator(_expand_home)]
+Auto = Annotated[Literal["auto", True, False], BeforeValidator(_parse_bool)]
+AdaptiveOrNumber = Annotated[Literal["adaptive"] | float, BeforeValidator(_threshold)]
+SplitName = Annotated[str, AfterValidator(_split)]
+Device = Annotated[str, AfterValidator(_device)]
 
 
 class Section(BaseModel):
@@ -87,5 +154,39 @@ class Section(BaseModel):
 
     @check("*", mode="before")
     @classmethod
-    def _nothing(cls, value: Any) -> Any:
-        return None if isinstance(value, str) and value in NOTHING else value
+    def _null(cls, value: Any) -> Any:
+        return None if isinstance(value, str) and value in NULLS else value
+
+
+def not_both(other: str, value: Any, info: Info) -> None:
+    if value and info.data.get(other):
+        raise ValueError(f"cannot be given together with {other}: remove one of them")
+
+
+def choice(value: object, known: Sequence[str]) -> str:
+    """The message for a value that is none of the known ones."""
+    hint = nearest(value, known) if isinstance(value, str) else ""
+    message = f"must be {', '.join(known[:-1])} or {known[-1]}, not {shown(value)}"
+    return message + (hint and f".{hint}")
+
+
+def explain(error: ErrorDetails) -> str:
+    """pydantic's error in plain English."""
+    value, context = error["input"], error.get("ctx", {})
+    if error["type"] == "value_error":
+        return str(context["error"])
+    if error["type"] == "literal_error":
+        known = str(context["expected"]).replace("'", "").replace(" or ", ", ").lower()
+        return choice(value, known.split(", "))
+    if error["type"] not in MESSAGES:
+        return error["msg"]
+    return f"{MESSAGES[error['type']].format(**context)}, not {quoted(value)}"
+
+
+def quoted(value: Any) -> str:
+    """A value in a message. Numbers are strings in files, and need no quotes."""
+    if isinstance(value, str) and len(value) < 30:
+        with suppress(ValueError):
+            number(value)
+            return value
+    return shown(value)

@@ -23,7 +23,7 @@ from mini_fsod.data.pictures import (
 from mini_fsod.data.text import is_text, number, shown
 from mini_fsod.errors import Problem, nearest
 from mini_fsod.files import is_file, is_folder, open_regular, real
-from mini_fsod.plain_yaml import Words
+from mini_fsod.plain_yaml import parse_yaml
 
 SETS = ("train", "val", "valid", "test")
 MOST_BYTES = 1 << 20  # of data.yaml
@@ -146,7 +146,7 @@ def _config(path: Path, wrong: Any) -> dict[Any, Any]:
         if len(content) > MOST_BYTES:
             wrong("yaml-broken", "", "far too large for a table of names and folders", "shorten it")
             return {}
-        table = yaml.load(content.decode("utf-8-sig"), Words)
+        table = parse_yaml(content.decode("utf-8-sig"))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         what = f"broken YAML ({' '.join(str(error).split())[:120]})"
         wrong("yaml-broken", "", what, "correct it")

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from mini_fsod.checkpoint import fingerprint
+from mini_fsod.checkpoint import hash_tensors
 from mini_fsod.detector.backbone import (
     NARROW,
     RESNETS,
@@ -67,8 +67,8 @@ def load(
             body = _timm_body(settings, weights)
     normalisation = normalisation or default_normalisation(settings.name)
     state = body.state_dict()
-    said = f"{settings} {normalisation} {crop} {fingerprint(state.values())} {list(state)}"
-    identity = fingerprint([torch.frombuffer(bytearray(said.encode()), dtype=torch.uint8)])[:16]
+    said = f"{settings} {normalisation} {crop} {hash_tensors(state.values())} {list(state)}"
+    identity = hash_tensors([torch.frombuffer(bytearray(said.encode()), dtype=torch.uint8)])[:16]
     found = Discriminator(body, body.dimension, body.stride, normalisation, identity, crop)
     found.to(device)
     if device.type == "cuda":

@@ -28,7 +28,7 @@ import yaml
 from mini_fsod.errors import UserError, nearest
 from mini_fsod.eval.score import COCO_ALONE, NAMES
 from mini_fsod.files import is_file, open_regular
-from mini_fsod.plain_yaml import Words
+from mini_fsod.plain_yaml import parse_yaml
 from mini_fsod.study.plan import Resolve
 from mini_fsod.study.studies import STUDIES, Row, Study, numbers
 
@@ -52,7 +52,7 @@ def from_file(path: Path, stages: Sequence[str]) -> Study:
     """A study described in YAML (the head of this file shows one)."""
     with open_regular(path) as source:
         try:
-            content = yaml.load(source.read().decode("utf-8-sig"), Words)
+            content = parse_yaml(source.read().decode("utf-8-sig"))
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
             reason = str(error).replace("\n", " ")
             raise UserError(f"{path}: no valid YAML ({reason}).", "Mend the file.") from None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_file, write_json
-from mini_fsod.locks import lock
+from mini_fsod.files import lock
 from mini_fsod.study.studies import Row, Study
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mini_fsod import console
 from mini_fsod.errors import UserError
 from mini_fsod.files import write_bytes
-from mini_fsod.locks import lock
+from mini_fsod.files import lock
 from mini_fsod.study.plan import Plan, Unit
 
 if TYPE_CHECKING:

@@ -68,7 +68,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory, detector: Detector) -> Path:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Noise of five sizes: no two pictures, and no two turns of one, look alike."""
+    """Noise of five sizes: no two pictures, and no two turns of one, look same_content."""
     folder = tmp_path / "photos"
     folder.mkdir()
     random = np.random.RandomState(0)
@@ -289,7 +289,7 @@ def test_drawings_show_what_is_above_the_score(
     for score, left in ((None, {NOVEL_COLOUR, BASE_COLOUR}), (0.7, {NOVEL_COLOUR}), (0.95, set())):
         assert run(saved, [tmp_path / "white.png"], False, out, score, "cpu")
         with Image.open(out / "white.png") as drawn:
-            assert drawn.size == (800, 400)  # enlarged for captions, all alike
+            assert drawn.size == (800, 400)  # enlarged for captions, all same_content
             pixels = np.asarray(drawn)
         shown = {c for c in (NOVEL_COLOUR, BASE_COLOUR) if (pixels == c).all(-1).any()}
         assert shown == left

@@ -113,7 +113,7 @@ def test_what_cells_differ_in_is_not_set_for_all(text: str) -> None:
         ("{preset: demo, rows: {'++': []}}", "no folder name of its own"),
         ("{preset: demo, rows: {A: []}, figures: nAP50}", "needs a list"),
         ("{preset: demo, rows: {A: []}, figures: [nAP50, metric]}", 'no figure "metric"'),
-        ("{preset: demo, rows: {A: [], A: [seed=1]}}", "A twice near line 1"),
+        ("{preset: demo, rows: {A: [], A: [seed=1]}}", "duplicate key A in the table at line 1"),
         ("{preset: '', rows: {A: []}}", "needs a word"),
     ],
 )

@@ -14,15 +14,15 @@ from mini_fsod import console
 from mini_fsod.data.check import (
     box_problems,
     class_problems,
+    duplicate_problems,
     empty_problems,
     file_problems,
     picture_problems,
-    repeat_problems,
 )
 from mini_fsod.data.dataset import Dataset
-from mini_fsod.data.duplicates import alike, copy_notes, leak_problems
+from mini_fsod.data.duplicates import copy_notes, leak_problems, same_content
 from mini_fsod.data.layout import data_folder, name_of
-from mini_fsod.data.read import look
+from mini_fsod.data.read import read_with_problems
 from mini_fsod.data.repair import UNREPAIRED, changes, repair, write_repaired
 from mini_fsod.data.subsets import base_set, hidden_boxes, is_of, is_target, training_set
 from mini_fsod.errors import Problem, UserError
@@ -44,7 +44,7 @@ def run(
     """True if the data set has no problem."""
     name = name_of(path)
     one_of(split, novel)
-    data, problems = look(path, subset, root)
+    data, problems = read_with_problems(path, subset, root)
     # a set that is named is meant to be trained on
     where, training = training_set(data) if subset is None else ("", data)
     labels, unknown = roles(data, split, novel, name, readable=not problems)
@@ -57,7 +57,7 @@ def run(
         pictures, sizes = picture_problems(data, decode, done)
     if data.kind == "coco" and len(pictures) == len(data) and not sizes:
         pictures = [_elsewhere(p, is_file(path)) for p in pictures]
-    problems += class_problems(data) + box_problems(data) + repeat_problems(data)
+    problems += class_problems(data) + box_problems(data) + duplicate_problems(data)
     problems += file_problems(data) + pictures
     copies = _copies(data, sorted(sizes)) if decode else []
     problems += leak_problems(data, copies) if decode else []
@@ -93,7 +93,7 @@ def run(
 
 def _copies(data: Dataset, readable: list[int]) -> list[list[int]]:
     """Images with the same picture, a group each."""
-    groups = alike([data.path(i) for i in readable])
+    groups = same_content([data.path(i) for i in readable])
     return [[readable[n] for n in group] for group in groups]
 
 

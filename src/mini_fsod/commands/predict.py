@@ -18,7 +18,7 @@ from PIL import Image
 from rich.table import Table
 
 from mini_fsod import checkpoint, console
-from mini_fsod.data.folder import unread_kinds
+from mini_fsod.data.folder import unread_formats
 from mini_fsod.device import torch_device
 from mini_fsod.draw import BASE_COLOUR, MANY_BOXES, NOVEL_COLOUR, draw_boxes
 from mini_fsod.errors import UserError
@@ -46,7 +46,7 @@ def run(
     where = torch_device(device)
     unread: list[str] = []
     found, failed = pictures_of(images, without=draw, skip=unread.append)
-    for line in unread_kinds(unread):
+    for line in unread_formats(unread):
         console.note(line)
     if draw is not None:
         _refuse_losses(draw, found)

@@ -8,7 +8,7 @@ from mini_fsod import console
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.layout import SAMPLE, data_folder, is_sample
 from mini_fsod.data.official_shots import Lists, choose_shots, lists_from_file, voc_lists
-from mini_fsod.data.read import look, read
+from mini_fsod.data.read import read, read_with_problems
 from mini_fsod.data.shots import balanced_set, draw_shots, sample_digest
 from mini_fsod.data.subsets import arranged, is_of, training_part
 from mini_fsod.data.write import write_coco
@@ -96,7 +96,7 @@ def _with_boxes(
     """
     empty = [name for name in labels.base if not is_of(data, (name,)).any()]
     if empty and subset is not None:
-        everything, _ = look(path)
+        everything, _ = read_with_problems(path)
         empty = [name for name in empty if not is_of(everything, (name,)).any()]
     return LabelMap(tuple(c for c in labels.base if c not in empty), labels.novel), empty
 

@@ -65,7 +65,9 @@ def is_target(data: Dataset) -> Bools:
     lists the last two.
     """
     boxes = data.boxes
-    return boxes.sound & ~(boxes.crowd | boxes.ignore) & data.shows(boxes.image, boxes.xywh)
+    return (
+        boxes.sound & ~(boxes.crowd | boxes.ignore) & data.overlaps_picture(boxes.image, boxes.xywh)
+    )
 
 
 def arranged(data: Dataset, labels: LabelMap) -> Dataset:

@@ -15,8 +15,8 @@ import numpy as np
 from mini_fsod import checkpoint, console
 from mini_fsod.config.schema import Mine
 from mini_fsod.data.dataset import Boxes, Dataset
-from mini_fsod.data.folder import pictures_below, read_folder, unread_kinds
-from mini_fsod.data.pictures import PictureError, look_at
+from mini_fsod.data.folder import pictures_below, read_folder, unread_formats
+from mini_fsod.data.pictures import PictureError, picture_sizes
 from mini_fsod.errors import DataError, UserError
 from mini_fsod.eval.inference import detect_all
 from mini_fsod.files import is_file, is_folder, real
@@ -99,7 +99,7 @@ def extra_images(material: RunData, pictures: Path) -> Dataset:
         raise DataError(problems)
     unread: list[str] = []
     pictures_below(pictures, problems.append, unread.append)
-    kinds = unread_kinds(unread)
+    kinds = unread_formats(unread)
     whole, data = material.data, material.mined
     ours = {real(whole.path(i)) for i in range(len(whole))}  # the test images, above all
     new = [i for i in range(len(found)) if real(found.path(i)) not in ours]
@@ -132,7 +132,7 @@ def extra_images(material: RunData, pictures: Path) -> Dataset:
 def _torn(paths: tuple[Path, ...]) -> set[Path]:
     """Pictures that cannot be read: of thousands from anywhere some are always broken."""
     with console.progress("looking at pictures", len(paths)) as told:
-        seen = look_at(paths, decode=True, progress=told)
+        seen = picture_sizes(paths, decode=True, progress=told)
     return {path for path, s in zip(paths, seen, strict=True) if isinstance(s, PictureError)}
 
 

@@ -33,7 +33,7 @@ from mini_fsod.mining.thresholds import Threshold
 DIGITS = 8  # of boxes and cosines; scores are written whole, so that thresholds can be checked
 
 # of a file that a tool wrote: what boxes and names do not depend on
-HARMLESS = {"size-missing", "size-wrong", "area-wrong", "record-twice"}
+HARMLESS = {"size-missing", "size-wrong", "area-wrong", "record-duplicate"}
 UPLOADED = re.compile(r"^[0-9a-f]{8}-")  # Label Studio's, before the names of uploaded pictures
 REVIEWED = 1.0  # the score of a box that comes back without one: somebody has looked at it
 
@@ -196,7 +196,7 @@ def read_pool(path: Path, data: Dataset, labels: LabelMap) -> Pool:
 
     novel = [labels.novel.index(c) if c in labels.novel else -1 for c in given.classes]
     label = np.array(novel, dtype=np.int64)[boxes.label] if len(boxes) else boxes.label
-    seen = data.shows(place[boxes.image], boxes.xywh)
+    seen = data.overlaps_picture(place[boxes.image], boxes.xywh)
     own = np.flatnonzero((label >= 0) & boxes.sound & seen)
     own = own[np.argsort(place[boxes.image[own]], kind="stable")]
     notes = []

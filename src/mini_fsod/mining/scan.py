@@ -63,7 +63,7 @@ def pairs(run: Run, data: Dataset, miner: Path | None, name: str = RAW) -> Raw:
         return once(run, data, miner, lambda: _scan(run, data, miner), name)
     assert own.detections is not None  # `rounds.miner` says so
     found = read_detections(own.detections, data)
-    seen = data.shows(found.image, found.xywh)
+    seen = data.overlaps_picture(found.image, found.xywh)
     if not seen.all():
         boxes = console.count(int((~seen).sum()), "box")
         console.note(f"{own.detections}: {boxes} wholly outside of the picture left out")

@@ -1,133 +1,163 @@
-"""What README, CONTRIBUTING, CHANGELOG and docs/ name exists: keys, commands, functions, pages.
+"""What documents and messages tell people to type exists: commands, options, keys, files, links.
 
 Pages about measurements quote commands and keys as they were called at the commit they name. They
-say so in their first lines (HISTORICAL), and their keys are not checked. In a table whose first
-column is called "before", that column holds names that are gone.
+say so in their first lines (HISTORICAL), and are only checked against the table of renamed keys. In
+a table whose first column is called "before", that column holds names that are gone.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
+import typer.main
 
 from mini_fsod.cli import app
 from mini_fsod.config.load import KEYS, SECTIONS, resolve
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "src" / "mini_fsod"
+PACKAGE = ROOT / "src" / "mini_fsod"
 NAMES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
 PAGES = [*(ROOT / name for name in NAMES), *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8") for page in PAGES}
-README = TEXTS["README.md"]
-RESULTS = "docs/results.md"
+SOURCES = sorted(p.relative_to(ROOT / "src").as_posix() for p in PACKAGE.rglob("*.py"))
+KNOWN = {*KEYS, *SECTIONS}
 
 HISTORICAL = "as they were called at the commit"
-FILES = (".py", ".json", ".jsonl", ".md", ".yaml", ".safetensors")
 HEAD = 20  # lines in which a page says that it is historical
 
-
-def is_checked(page: str) -> bool:
-    """Whether a page names keys and commands of today."""
-    return HISTORICAL not in " ".join("\n".join(TEXTS[page].splitlines()[:HEAD]).split())
+KEY = rf"(?<![\w./-])(?:{'|'.join(name for name in SECTIONS if '.' not in name)})\.[a-z_][\w.]*\w"
+FILES = (".py", ".json", ".jsonl", ".md", ".yaml", ".yml", ".png", ".safetensors", ".lock")
 
 
-def of_today(page: str) -> str:
-    """The text of a page without the parts that are about the past."""
+def is_historical(page: str) -> bool:
+    return HISTORICAL in " ".join(" ".join(TEXTS[page].splitlines()[:HEAD]).split())
+
+
+def current_text(page: str) -> str:
+    """A page without what is about the past: older changes, and names in columns "before"."""
     text = TEXTS[page]
     if page == "CHANGELOG.md":
-        text = text.split("\n## ")[1]  # the unreleased part
-    lines, in_table = [], False
+        text = text.split("\n## ")[1]
+    lines, is_migration = [], False
     for line in text.splitlines():
-        in_table = line.startswith("|") and (in_table or line.startswith("| before "))
-        lines.append(line.partition("|")[2].partition("|")[2] if in_table else line)
+        is_migration = line.startswith("|") and (is_migration or line.startswith("| before |"))
+        lines.append(line.split("|", 2)[2] if is_migration else line)
     return "\n".join(lines)
 
 
-CHECKED = [page for page in TEXTS if is_checked(page)]
-
-
-def blocks(page: str, kind: str) -> list[str]:
-    return re.findall(rf"```{kind}\n(.*?)```", of_today(page), re.DOTALL)
+CURRENT = {page: current_text(page) for page in TEXTS if not is_historical(page)}
 
 
 def keys_in(text: str) -> set[str]:
-    """Dotted keys between backticks, file names left out."""
-    sections = "|".join(name for name in SECTIONS if "." not in name)
-    spans = " ".join(re.findall(r"`([^`]+)`", text))
-    named = {*re.findall(rf"(?<![\w./-])(?:{sections})\.[a-z_][\w.]*\w", spans)}
-    return {name for name in named if not name.endswith(FILES)}
+    """What looks like a configuration key, and not like a file or a function of a module."""
+    return {
+        name
+        for name in re.findall(KEY, text)
+        if name in KEYS or not (name.endswith(FILES) or names_a_module(name))
+    }
 
 
-def commands() -> list[tuple[str, str]]:
-    """Each command of the pages, once."""
-    found: dict[str, str] = {}
-    for page in CHECKED:
-        joined = "\n".join(blocks(page, "sh")).replace("\\\n", " ")
-        lines = joined.splitlines()
-        lines += re.findall(r"`(mini [a-z-]+ [^`]*)`", of_today(page))
-        for line in lines:
-            command = " ".join(line.partition("  #")[0].split())
-            if command.startswith("mini "):
-                found.setdefault(command, page)
-    return list(found.items())
+def keys_in_spans(text: str) -> set[str]:
+    """Keys between backticks; not in blocks of code."""
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    return keys_in(" ".join(re.findall(r"`([^`]+)`", prose)))
 
 
-def test_configurations_of_the_readme_are_valid(tmp_path: Path) -> None:
-    found = blocks("README.md", "yaml")
-    assert found
-    for text in found:
-        path = tmp_path / "config.yaml"
+def names_a_module(name: str) -> bool:
+    """Whether `data.subsets` or `data.subsets.arranged` is in the package."""
+    folder, module, *_ = name.split(".")
+    return (PACKAGE / folder / f"{module}.py").exists()
+
+
+def blocks(page: str, kind: str) -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", CURRENT[page], re.DOTALL)
+
+
+@pytest.mark.parametrize("page", CURRENT)
+def test_yaml_blocks_are_configurations(page: str, tmp_path: Path) -> None:
+    for n, text in enumerate(blocks(page, "yaml")):
+        if re.search(r"^rows:", text, re.MULTILINE):
+            continue  # a study
+        path = tmp_path / f"{n}.yaml"
         path.write_text(text)
-        resolve(str(path)).ready()
+        resolve(str(path))
 
 
-@pytest.mark.parametrize("command", [c for c, _ in commands()], ids=[c[:60] for c, _ in commands()])
-def test_commands_in_documents_have_these_options(command: str) -> None:
-    found: Any = typer.main.get_command(app)  # of the click that Typer brings along
-    words = shlex.split(command)[1:]
-    while hasattr(found, "commands"):
-        # `mini runs` alone is `mini runs list`
-        found = found.commands[words.pop(0) if words[:1] and words[0] in found.commands else "list"]
-    known = {name for parameter in found.params for name in (*parameter.opts, "--help")}
+def test_readme_begins_with_a_configuration_that_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "photos.yaml"
+    path.write_text(blocks("README.md", "yaml")[0])
+    resolve(str(path)).ready()
+
+
+def typed_commands() -> list[str]:
+    """The lines `mini ...` of current pages, in blocks and in sentences."""
+    lines = [
+        line for page in CURRENT for block in blocks(page, "sh") for line in block.splitlines()
+    ]
+    for text in CURRENT.values():
+        lines += re.findall(r"`(mini [a-z-]+ [^`]*)`", text)
+    return sorted({line.partition("  #")[0] for line in lines if line.startswith("mini ")})
+
+
+@pytest.mark.parametrize("line", typed_commands())
+def test_commands_and_options_exist(line: str) -> None:
+    command: Any = typer.main.get_command(app)  # a class of the click inside Typer
+    words = shlex.split(line)[1:]
+    while hasattr(command, "commands"):
+        is_listed = words and words[0] in command.commands
+        default = "list" if "list" in command.commands else ""  # `mini runs` is `mini runs list`
+        command = command.commands[words.pop(0) if is_listed else default]
+    known = {name for parameter in command.params for name in (*parameter.opts, "--help")}
     assert {word.partition("=")[0] for word in words if word.startswith("-")} <= known
 
 
-@pytest.mark.parametrize("page", CHECKED)
+@pytest.mark.parametrize("page", CURRENT)
 def test_keys_in_documents_exist(page: str) -> None:
-    prose = re.sub(r"```.*?```", "", of_today(page), flags=re.DOTALL)
-    assert keys_in(prose) <= {*KEYS, *SECTIONS}
+    assert keys_in_spans(CURRENT[page]) <= KNOWN
 
 
-def test_renamed_keys_table_leads_to_keys_of_today() -> None:
-    """The table for readers of historical pages: every key in them that is gone is in it."""
-    table = TEXTS[RESULTS].split("## Renamed keys")[1].split("\n## ")[0]
+def test_renamed_keys_has_every_key_of_historical_pages_that_is_gone() -> None:
+    table = TEXTS["docs/results.md"].split("## Renamed keys")[1].split("\n## ")[0]
     rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
-    before = {key for row in rows for key in keys_in(row[0])}
-    assert not before & {*KEYS}
-    assert {key for row in rows for key in keys_in(row[1])} <= {*KEYS, *SECTIONS}
-    for page in TEXTS:
-        if page not in CHECKED:
-            assert keys_in(TEXTS[page]) <= {*KEYS, *SECTIONS, *before}, page
+    before = {key for old, _ in rows for key in keys_in(old)}
+    assert not before & KNOWN
+    assert {key for _, new in rows for key in keys_in(new)} <= KNOWN
+    historical = [page for page in TEXTS if page not in CURRENT]
+    assert "docs/results.md" in historical
+    for page in historical:
+        assert keys_in_spans(TEXTS[page]) <= KNOWN | before, page
 
 
-@pytest.mark.parametrize("page", CHECKED)
-def test_functions_and_files_in_documents_exist(page: str) -> None:
-    """`mining/scan.py:scan` and `mining/scan.py` are below src/mini_fsod."""
-    for file, name in re.findall(r"`([a-z_/0-9]+\.py)(?::(\w+))?`", of_today(page)):
-        path = next((p for p in (SOURCE / file, ROOT / file) if p.is_file()), None)
+@pytest.mark.parametrize("page", CURRENT)
+def test_files_and_functions_in_documents_exist(page: str) -> None:
+    """`mining/scan.py` and `mining/scan.py:scan` are in the package, or below the repository."""
+    for file, name in re.findall(r"`([\w/]+\.py)(?::(\w+))?`", CURRENT[page]):
+        path = next((p for p in (PACKAGE / file, ROOT / file) if p.is_file()), None)
         assert path is not None, file
-        if name:
-            source = path.read_text(encoding="utf-8")
-            assert re.search(rf"^ *(?:def|class) {name}\b", source, re.MULTILINE), f"{file}:{name}"
+        source = path.read_text(encoding="utf-8")
+        pattern = rf"^(?:def|class) {name}\b"
+        assert not name or re.search(pattern, source, re.MULTILINE), f"{file}:{name}"
 
 
-def _anchors(text: str) -> set[str]:
-    """As GitHub makes them of headings."""
+@pytest.mark.parametrize("source", SOURCES)
+def test_keys_in_messages_exist(source: str) -> None:
+    """In all strings of the source: errors, notes, help and docstrings."""
+    tree = ast.parse((ROOT / "src" / source).read_text(encoding="utf-8"))
+    strings = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    assert keys_in(" ".join(strings)) <= KNOWN
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that GitHub makes of headings."""
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -139,4 +169,4 @@ def test_links_lead_to_files_and_headings(page: str) -> None:
         path = (ROOT / page).parent / file if file else ROOT / page
         assert path.exists(), target
         if anchor:
-            assert anchor in _anchors(path.read_text(encoding="utf-8")), target
+            assert anchor in anchors(path.read_text(encoding="utf-8")), target

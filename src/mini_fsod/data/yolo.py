@@ -200,10 +200,9 @@ def _pictures(
             continue
         path = _find_below(root, base if isinstance(base, str) else "", entry)
         if path is None:
-            hint = nearest(entry, _folders(root))
-            what = (
-                f"{shown(entry)} does not exist below the data folder{'.' + hint if hint else ''}"
-            )
+            what = f"{shown(entry)} does not exist below the data folder"
+            if hint := nearest(entry, _folders(root)):
+                what += f".{hint}"
             fix = "correct data.yaml; paths are relative to its folder"
             report("set-missing", key, what, fix)
             continue

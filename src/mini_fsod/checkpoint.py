@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from mini_fsod.config.load import STAGES
+from mini_fsod.config.schema import STAGES
 from mini_fsod.detector.model import Detector
 from mini_fsod.detector.settings import DetectorSettings
 from mini_fsod.errors import UserError

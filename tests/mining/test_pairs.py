@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from helpers.pairs import pairs_of, random_pairs, rows_of, with_cosines, with_crops
 from mini_fsod.errors import UserError
-from mini_fsod.eval.detections import Detections
+from mini_fsod.eval.detections import DatasetDetections
 from mini_fsod.mining.candidates import select_candidates
 from mini_fsod.mining.pairs import Pairs, pairs_from_detections
 
@@ -21,7 +21,7 @@ APART = (50.0, 10.0, 20.0, 20.0)
 
 
 def test_pairs_from_detections_keeps_novel_ones_above_the_score() -> None:
-    found = Detections.of(
+    found = DatasetDetections.of(
         [2, 0, 1, 1], [1, 0, 2, 1], [BOX, BOX, NEAR, APART], [0.9, 0.9, 0.5, 0.04]
     )
     pairs = pairs_from_detections(found, ("car", "bird", "bus"), ("bus", "bird"), 0.05)
@@ -30,13 +30,13 @@ def test_pairs_from_detections_keeps_novel_ones_above_the_score() -> None:
     assert pairs.proposal.tolist() == [0, 1]
     assert pairs.xywh.tolist() == [list(BOX), list(NEAR)]
     assert pairs.products is None
-    nothing = Detections.of([], [], [], [])
+    nothing = DatasetDetections.of([], [], [], [])
     assert len(pairs_from_detections(nothing, ("bird",), ("bird",), 0.05)) == 0
 
 
 @pytest.mark.parametrize("score", [87.0, -0.1])
 def test_pairs_from_detections_refuses_scores_beyond_0_to_1(score: float) -> None:
-    found = Detections.of([0], [0], [BOX], [score])
+    found = DatasetDetections.of([0], [0], [BOX], [score])
     with pytest.raises(UserError, match="from 0 to 1"):
         pairs_from_detections(found, ("bird",), ("bird",), 0.05)
 

@@ -149,7 +149,7 @@ def _given_pairs(run: Run, data: Dataset) -> Pairs:
     own = run.config.mine
     assert own.detections is not None  # else there is a detector
     found = read_detections(own.detections, data)
-    inside = data.shows(found.image, found.xywh)
+    inside = data.overlaps_picture(found.image, found.xywh)
     if not inside.all():
         boxes = console.count(int((~inside).sum()), "box")
         console.note(f"{own.detections}: {boxes} outside of the picture left out")

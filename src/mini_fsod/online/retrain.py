@@ -24,7 +24,7 @@ from mini_fsod.loader.resident import Batch, ScoredBoxes
 from mini_fsod.loader.schedule import Plan
 from mini_fsod.mining.audit import count_hidden, seem_complete
 from mini_fsod.mining.extra import MinedExtra, read_extra
-from mini_fsod.mining.pool_io import read_candidates, read_pool
+from mini_fsod.mining.pool_io import CANDIDATES, read_candidates, read_pool
 from mini_fsod.online.health import HealthCheck, Setup, readings_of
 from mini_fsod.online.mingling import MAX_INSTANCES, Instances
 from mini_fsod.online.targets import (
@@ -128,8 +128,7 @@ def training_set(run: Run, extra: MinedExtra | None) -> TrainingSet:
             console.note(line)
         candidates = None
         if section.ignore_candidates:
-            path = run.folder("mine") / "candidates.json"
-            candidates = read_candidates(path, data, labels)
+            candidates = read_candidates(run.folder("mine") / CANDIDATES, data, labels)
         training = base_and_pool(data, labels, pool, candidates)
         if extra is not None:
             training = with_extra(training, extra, labels)

@@ -20,8 +20,7 @@ from typing import Any
 from mini_fsod import console
 from mini_fsod.config.schema import STAGES
 from mini_fsod.errors import UserError
-from mini_fsod.files import is_file, is_folder, unwritten, write_bytes
-from mini_fsod.locks import lock
+from mini_fsod.files import is_file, is_folder, lock, unwritten, write_bytes
 
 STORE = ".stages"
 LOCKS = "locks"  # a folder in the store

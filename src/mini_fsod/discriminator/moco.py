@@ -73,7 +73,7 @@ class MoCo(nn.Module):
     """
 
     queue: Tensor
-    seen: Tensor
+    count: Tensor
     mean: Tensor
     std: Tensor
 

@@ -51,6 +51,21 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def without_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data without base boxes in picture 1, which has a hidden box, and 3, which has none."""
+    root = shapes.write_data(tmp_path_factory.mktemp("online") / "data")
+
+    def drop(content: dict[str, Any]) -> None:
+        boxes = content["annotations"]
+        content["annotations"] = [
+            box for box in boxes if box["image_id"] not in (2, 4) or box["category_id"] == 3
+        ]
+
+    shapes.rewrite(root / "annotations" / "train.json", drop)
+    return root
+
+
+@pytest.fixture(scope="module")
 def with_teacher(data: Path) -> Path:
     """The folder of a finished stage with a teacher. Not to be changed."""
     folder = data.parent / "with-teacher"
@@ -92,24 +107,25 @@ def test_online_oracle_trains_on_all_hidden_boxes(data: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("images", ["taught", "no_background"])
 def test_online_oracle_treats_images_as_a_pool_of_all_boxes_does(
-    data: Path, tmp_path: Path, images: str
+    without_base: Path, tmp_path: Path, images: str
 ) -> None:
-    keys = {**NO_TEACHER, "online__images": images}
+    data, keys = without_base, {**NO_TEACHER, "online__images": images}
     wanted = trained(run_of(data, tmp_path, hidden_boxes(data), **keys), tmp_path / "1")
     oracle = run_of(data, tmp_path, [], **keys, online__oracle="true")
     assert trained(oracle, tmp_path / "2") == wanted
+    everywhere = run_of(data, tmp_path, [], **NO_TEACHER, online__oracle="true")
+    assert trained(everywhere, tmp_path / "3") != wanted
 
 
 @pytest.mark.slow
-def test_online_every_key_changes_the_training(data: Path, tmp_path: Path) -> None:
-    candidates = tmp_path / "mine" / "candidates.json"
-    candidates.parent.mkdir()
-    names = {n + 1: f"{n}.png" for n in range(8)}
+def test_online_every_key_changes_the_training(without_base: Path, tmp_path: Path) -> None:
+    data, candidates = without_base, tmp_path / "mine" / "candidates.json"
     rows = [
-        {"file_name": names[box["image_id"]], "category": shapes.NOVEL, "bbox": box["bbox"]}
-        | {"score": 0.5, "score_detector": 0.5, "cosine": None}
+        {"file_name": f"train/{box['image_id'] - 1}.png", "category": shapes.NOVEL}
+        | {"bbox": box["bbox"], "score": 0.5, "score_detector": 0.5, "cosine": None}
         for box in hidden_boxes(data)
     ]
+    candidates.parent.mkdir()
     candidates.write_text(json.dumps(rows))
     found = {}
     for n, keys in enumerate(
@@ -126,7 +142,6 @@ def test_online_every_key_changes_the_training(data: Path, tmp_path: Path) -> No
             {"online__iou_branch": "true", "online__iou_beta": 2},
         )
     ):
-        # one of the images has only hidden boxes, and the pool is empty there
         run = run_of(data, tmp_path, mixed_pool(data)[:2], **(NO_TEACHER | keys))
         found[str(keys)] = trained(run, tmp_path / str(n))
     assert len({*found.values()}) == len(found)
@@ -290,21 +305,25 @@ def test_online_shows_the_teacher_the_weak_view(
 
 
 def test_online_shows_only_images_with_a_target_if_taught(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    without_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With one-box pictures of hidden objects there are images without a target."""
-    keys = TEACHER | {"online__delta": 0.999, "online__iterations": 8}
+    """Picture 1 has a box of the pool, picture 3 has no target."""
+    keys = TEACHER | {"online__iterations": 8}
+    pool = mixed_pool(without_base)[:1]
+    assert pool[0]["image_id"] == 2
 
-    def without_target(images: str) -> int:
+    def shown(images: str) -> tuple[bool, bool]:
         with monkeypatch.context() as patch:
             recorded = Recorded(patch)
-            run = run_of(data, tmp_path, [], **keys, online__images=images)
+            run = run_of(without_base, tmp_path, pool, **keys, online__images=images)
             trained(run, tmp_path / images)
-        return sum(int((~i.truth.valid.any(1)).sum()) for i in recorded.inputs)
+        truth = torch.cat([inputs.truth.valid.any(1) for inputs in recorded.inputs])
+        mined = torch.cat([inputs.pool.valid.any(1) for inputs in recorded.inputs])
+        return bool((mined & ~truth).any()), bool((~mined & ~truth).any())
 
-    assert without_target("all") > 0
-    assert without_target("no_background") > 0
-    assert without_target("taught") == 0
+    assert shown("all") == (True, True)
+    assert shown("no_background") == (True, True)
+    assert shown("taught") == (True, False)
 
 
 def test_online_uses_hidden_boxes_only_for_a_gauge(
@@ -331,8 +350,10 @@ def test_online_has_no_precision_where_only_shots_are_annotated(data: Path, tmp_
 
 
 @pytest.mark.slow
-def test_online_every_key_of_the_teacher_changes_the_training(data: Path, tmp_path: Path) -> None:
-    found = {}
+def test_online_every_key_of_the_teacher_changes_the_training(
+    without_base: Path, tmp_path: Path
+) -> None:
+    data, found = without_base, {}
     for n, keys in enumerate(
         (
             {},

@@ -108,7 +108,7 @@ def not_nested(found: Candidates) -> Bools:
 
 def _image_and_class(found: Candidates) -> Ints:
     """(n,) the same number for candidates of one image and class."""
-    return found.image * (found.label.max(initial=0) + 1) + found.label
+    return np.asarray(found.image * (found.label.max(initial=0) + 1) + found.label)
 
 
 def _best_first(found: Candidates, group: Ints) -> Ints:

@@ -39,8 +39,8 @@ from mini_fsod.mining.pairs import Pairs
 from mini_fsod.mining.pool_io import AUDIT, CANDIDATES, POOL, THRESHOLDS
 from mini_fsod.mining.scan import EXTRA_BASE_OBJECTS, EXTRA_PAIRS, PAIRS, discriminator_of
 from mini_fsod.mining.thresholds import Threshold, choose_pool
+from mini_fsod.runs.pool import EXTRA_POOL, mined_folder
 from mini_fsod.runs.run import Run
-from mini_fsod.train.distributed import wait_for_all
 
 FEW = 10  # boxes of a class, found shots included, that hardly teach it
 CROP_KEYS = ("discriminator.crop", "discriminator.whiten", "discriminator.refine")
@@ -63,7 +63,7 @@ def check_mining(config: Config, retrain: bool = True) -> None:
         retrain
         and config.online.ignore_candidates
         and not config.online.oracle
-        and not is_file(extra.mined_folder(own.pool) / CANDIDATES)
+        and not is_file(mined_folder(own.pool) / CANDIDATES)
     ):
         raise UserError(
             f"{own.pool}: {CANDIDATES} is missing beside it; online.ignore_candidates needs it.",
@@ -85,17 +85,11 @@ def _note_unused_keys(config: Config) -> None:
 
 
 def mine(run: Run, folder: Path) -> dict[str, Any]:
-    """Choose the pool, and write it with all files about it into `folder`."""
-    figures = {}
-    if run.team.leads:
-        own = run.config.mine
-        figures = _mine(run, folder) if own.pool is None else _copy(own.pool, own.extra, folder)
-    wait_for_all(run.team)
-    return figures
-
-
-def _mine(run: Run, folder: Path) -> dict[str, Any]:
-    own, data, scan = run.config.mine, run.data.mined, run.folder("scan")
+    """Choose the pool, and write it with all files about it into `folder`; in one process."""
+    own, data = run.config.mine, run.data.mined
+    if own.pool is not None:
+        return _copy(own.pool, own.extra, folder)
+    scan = run.folder("scan")
     pairs = Pairs.load(scan / PAIRS)
     if pairs.files != data.files:
         raise UserError(
@@ -117,9 +111,9 @@ def _mine(run: Run, folder: Path) -> dict[str, Any]:
 
 def _copy(given: Path, images: Path | None, folder: Path) -> dict[str, Any]:
     """Copy a pool and the files about it. Its extra images may be in another folder now."""
-    source = extra.mined_folder(given)
+    source = mined_folder(given)
     pools = {POOL: given, f"{extra.EXTRA}/{POOL}": source / extra.EXTRA / POOL}
-    corrected = given.parent / extra.EXTRA_POOL
+    corrected = given.parent / EXTRA_POOL
     if is_file(corrected):
         pools[f"{extra.EXTRA}/{POOL}"] = corrected
     others = (CANDIDATES, THRESHOLDS, AUDIT, extra.BASE_OBJECTS)
@@ -131,7 +125,7 @@ def _copy(given: Path, images: Path | None, folder: Path) -> dict[str, Any]:
     figures.pop("seconds", None)  # they were spent elsewhere
     if images is not None:
         figures[extra.EXTRA] = figures.get(extra.EXTRA, {}) | {"folder": str(images)}
-    return figures | {"pool": str(given)}
+    return figures | {"given": str(given)}
 
 
 def _choose(run: Run, pairs: Pairs, data: Dataset, folder: Path, per_class: int) -> dict[str, Any]:

@@ -19,17 +19,17 @@ import numpy as np
 from mini_fsod import console
 from mini_fsod.config.schema import Mine
 from mini_fsod.data.dataset import Boxes, Dataset
-from mini_fsod.data.folder import pictures_below, read_folder, unread_kinds
-from mini_fsod.data.pictures import PictureError, look_at
+from mini_fsod.data.folder import pictures_below, read_folder, unread_formats
+from mini_fsod.data.pictures import PictureError, picture_sizes
 from mini_fsod.errors import DataError, UserError
 from mini_fsod.files import is_file, is_folder, real
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.pool_io import CANDIDATES, POOL, Pool, read_candidates, read_pool
 from mini_fsod.runs.data import RunData
+from mini_fsod.runs.pool import mined_folder
 from mini_fsod.runs.run import Run
 
 EXTRA = "extra"  # the subfolder, and the key in the figures of the stage
-EXTRA_POOL = "pool-extra.json"  # the run's own copy of extra/pool.json, which a person may correct
 BASE_OBJECTS = "base.json"
 FILES = (POOL, CANDIDATES, BASE_OBJECTS)  # that re-training needs
 
@@ -41,13 +41,6 @@ class MinedExtra:
     data: Dataset
     pool: Pool
     unsure: Boxes  # possible objects of any class
-
-
-def mined_folder(pool: Path) -> Path:
-    """The folder with the other files about a pool: its own, or that of the stage in a run."""
-    stage = pool.parent / "mine"
-    beside = is_file(pool.parent / CANDIDATES)
-    return stage if not beside and is_file(stage / CANDIDATES) else pool.parent
 
 
 def figures_in(folder: Path) -> dict[str, Any]:
@@ -132,7 +125,7 @@ def extra_images(run_data: RunData, images: Path, files: Collection[str] | None 
         return _like_mined(found.select(_indices(images, found, files)), run_data.mined)
     unread: list[str] = []
     pictures_below(images, problems.append, unread.append)
-    kinds = unread_kinds(unread)
+    kinds = unread_formats(unread)
     whole = run_data.whole
     ours = {real(whole.path(i)) for i in range(len(whole))}  # the test images, above all
     new = [i for i in range(len(found)) if real(found.path(i)) not in ours]
@@ -175,7 +168,7 @@ def _indices(images: Path, found: Dataset, files: Collection[str]) -> list[int]:
 def _damaged(paths: tuple[Path, ...]) -> set[Path]:
     """Images that cannot be read: of thousands from anywhere some always are."""
     with console.progress("checking images", len(paths)) as progress:
-        looks = look_at(paths, decode=True, progress=progress)
+        looks = picture_sizes(paths, decode=True, progress=progress)
     return {path for path, s in zip(paths, looks, strict=True) if isinstance(s, PictureError)}
 
 

@@ -58,7 +58,7 @@ class TopProposals(NamedTuple):
 class _Part(NamedTuple):
     """The results of a batch, boxes in the images' own pixels; B images without the filling."""
 
-    index: Tensor  # (B,) of the images
+    image: Tensor  # (B,) index in the data set
     scores: Tensor  # (B, R, N)
     boxes: Tensor  # (B, R, N, 4)
     products: Tensor  # (B, R, N + 1), (B, R, 0) without a discriminator
@@ -202,11 +202,11 @@ def _columns(parts: Sequence[_Part]) -> tuple[Tensor, ...]:
     """The n pairs of some batches, on the host: image, class, score, box, index of the proposal
     among the m that have a pair, and the products (m, N + 1) of these.
     """
-    index, scores, boxes, products = (torch.cat(column) for column in zip(*parts, strict=True))
+    image, scores, boxes, products = (torch.cat(column) for column in zip(*parts, strict=True))
     b, r, c = (scores > 0).nonzero().unbind(1)
     used, proposal = torch.unique(b * scores.shape[1] + r, return_inverse=True)
     rows = products.flatten(0, 1)[used]
-    columns = (index[b], c, scores[b, r, c], boxes[b, r, c], proposal, rows)
+    columns = (image[b], c, scores[b, r, c], boxes[b, r, c], proposal, rows)
     return tuple(column.cpu() for column in columns)
 
 

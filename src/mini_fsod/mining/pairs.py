@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from mini_fsod.data.dataset import Ints
 from mini_fsod.errors import UserError
-from mini_fsod.eval.detections import Detections
+from mini_fsod.eval.detections import DatasetDetections
 from mini_fsod.files import open_regular, write_bytes
 from mini_fsod.mining.calibration import DotProducts, Singles
 from mini_fsod.mining.crop_similarity import FEATURES, CropFeatures
@@ -137,7 +137,7 @@ def _check(pairs: Pairs) -> None:
 
 
 def pairs_from_detections(
-    found: Detections, classes: tuple[str, ...], novel: tuple[str, ...], min_score: float
+    found: DatasetDetections, classes: tuple[str, ...], novel: tuple[str, ...], min_score: float
 ) -> Pairs:
     """Detections as pairs: those of the classes `novel` above the score threshold.
 

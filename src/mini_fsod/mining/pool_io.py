@@ -35,7 +35,7 @@ THRESHOLDS, AUDIT = "thresholds.json", "audit.json"
 DIGITS = 8  # of boxes and cosines; scores are exact, so that thresholds can be checked
 
 # problems of a tool's file that concern neither boxes nor names
-HARMLESS = {"size-missing", "size-wrong", "area-wrong", "record-twice"}
+HARMLESS = {"size-missing", "size-wrong", "area-wrong", "record-duplicate"}
 UPLOADED = re.compile(r"^[0-9a-f]{8}-")  # Label Studio puts it before names of uploaded images
 REVIEWED = 1.0  # score of a box that comes back without one: a person has looked at it
 
@@ -197,7 +197,7 @@ def read_pool(path: Path, data: Dataset, labels: LabelMap) -> Pool:
 
     novel = [labels.novel.index(c) if c in labels.novel else -1 for c in given.classes]
     label = np.array(novel, dtype=np.int64)[boxes.label] if len(boxes) else boxes.label
-    inside = data.shows(index[boxes.image], boxes.xywh)
+    inside = data.overlaps_picture(index[boxes.image], boxes.xywh)
     kept = np.flatnonzero((label >= 0) & boxes.sound & inside)
     kept = kept[np.argsort(index[boxes.image[kept]], kind="stable")]
     notes = []
@@ -241,7 +241,9 @@ def _image_indices(given: Dataset, data: Dataset, path: str) -> tuple[Ints, list
         index[i] = found[0]
         own = data.sizes[found[0]]
         if (size > 0).all() and (own > 0).all() and (size != own).any():
-            what = f"the picture is {size[0]} x {size[1]} in the file, {own[0]} x {own[1]} in the data"
+            what = (
+                f"the picture is {size[0]} x {size[1]} in the file, {own[0]} x {own[1]} in the data"
+            )
             fix = "export it without resizing the pictures"
             problems.append(Problem("size-changed", path, record, what, fix))
     return index, problems

@@ -1,9 +1,10 @@
 """The stage `scan`: the few-shot detector and the discriminator look at the images to mine.
 
 Its files hold pairs of a proposal and a novel class (`pairs.Pairs`) from which the stage `mine`
-chooses. The result depends on the stage `transfer` (not with `mine.detections`), the data and the
-shots, and on the keys in the tuples below; `discriminator.whiten` and `.refine`, and all other keys
-of `mine`, are read by the stage `mine` alone.
+chooses. The result depends on the stage `transfer` (not with `mine.detections`), the data, the
+shots, and the keys in `runs.identity.SCAN_KEYS` and `DISCRIMINATOR_SCAN_KEYS`;
+`discriminator.whiten` and `.refine`, and all other keys of `mine`, are read by the stage `mine`
+alone.
 """
 
 from __future__ import annotations
@@ -44,54 +45,16 @@ from mini_fsod.mining.pairs import Pairs, pairs_from_detections
 from mini_fsod.runs.data import counted
 from mini_fsod.runs.detectors import configured, load_detector, to_device
 from mini_fsod.runs.run import Run
-from mini_fsod.train.distributed import wait_for_all
 
 PAIRS = "raw.npz"  # of the training images
 EXTRA_PAIRS = "raw-extra.npz"  # of `mine.extra`
 EXTRA_BASE_OBJECTS = "raw-extra-base.npz"
 
-# The keys that this stage reads, by section
-SCAN_KEYS = (
-    "images",
-    "scan_short",
-    "min_score",
-    "box_correction",
-    "detections",
-    "extra",
-    "extra_only",
-)
-DISCRIMINATOR_SCAN_KEYS = ("weights", "short", "crop", "caffe")
-DETECTOR_SCAN_KEYS = ("rpn_pre_nms", "rpn_post_nms", "nms_iou", "max_detections", "rank_by_iou")
-VIEWS_SCAN_KEYS = ("test", "long")
-
 Reference = Comparison | CropReference | None
 
 
 def scan(run: Run, folder: Path) -> dict[str, Any]:
-    """Find the pairs of the images to mine, and write them into `folder`."""
-    figures = _scan(run, folder) if run.team.leads else {}
-    wait_for_all(run.team)
-    return figures
-
-
-def discriminator_of(config: Config, device: torch.device) -> Discriminator | None:
-    """The configured discriminator on the device; None without one."""
-    own = config.discriminator
-    if own.weights == "none":
-        return None
-    found = load_discriminator(
-        own.weights, device, CAFFE if own.caffe else None, own.caffe, own.crop
-    )
-    if found.crop is None and (own.whiten or own.refine or config.mine.box_correction):
-        raise UserError(
-            "discriminator.whiten, discriminator.refine and mine.box_correction need features of "
-            "crops.",
-            "Set discriminator.crop, for example to 224, or leave these keys out.",
-        )
-    return found
-
-
-def _scan(run: Run, folder: Path) -> dict[str, Any]:
+    """Find the pairs of the images to mine, and write them into `folder`; in one process."""
     own, data = run.config.mine, run.data.mined
     discriminator = discriminator_of(run.config, run.device)
     detector = None
@@ -114,6 +77,23 @@ def _scan(run: Run, folder: Path) -> dict[str, Any]:
         _base_objects(run, extra, detector).save(folder / EXTRA_BASE_OBJECTS)
         figures |= {"extra_images": len(extra), "extra_pairs": len(pairs)}
     return figures
+
+
+def discriminator_of(config: Config, device: torch.device) -> Discriminator | None:
+    """The configured discriminator on the device; None without one."""
+    own = config.discriminator
+    if own.weights == "none":
+        return None
+    found = load_discriminator(
+        own.weights, device, CAFFE if own.caffe else None, own.caffe, own.crop
+    )
+    if found.crop is None and (own.whiten or own.refine or config.mine.box_correction):
+        raise UserError(
+            "discriminator.whiten, discriminator.refine and mine.box_correction need features of "
+            "crops.",
+            "Set discriminator.crop, for example to 224, or leave these keys out.",
+        )
+    return found
 
 
 def _reference(run: Run, discriminator: Discriminator) -> Reference:
@@ -169,7 +149,7 @@ def _given_pairs(run: Run, data: Dataset) -> Pairs:
     own = run.config.mine
     assert own.detections is not None  # else there is a detector
     found = read_detections(own.detections, data)
-    inside = data.shows(found.image, found.xywh)
+    inside = data.overlaps_picture(found.image, found.xywh)
     if not inside.all():
         boxes = console.count(int((~inside).sum()), "box")
         console.note(f"{own.detections}: {boxes} outside of the picture left out")

@@ -71,7 +71,7 @@ def with_shots(training: TrainingSet, shots: Dataset, labels: LabelMap) -> Train
     """Add the K shots to the annotated boxes; mined boxes that repeat one are dropped.
 
     A shot's image that is not in the data yet is added with all of its shots, base ones included.
-    File names of both must be relative to the same folder (`data.split.among`).
+    File names of both must be relative to the same folder (`data.subsets.renamed_as_in`).
     """
     data, boxes = training.data, shots.boxes
     new = ~np.isin(shots.files, data.files)[boxes.image]

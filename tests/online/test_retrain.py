@@ -31,6 +31,8 @@ from mini_fsod.detector.settings import RoISettings
 from mini_fsod.errors import DataError, UserError
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.augment import draw_strong, strong_view
+from mini_fsod.mining.extra import MinedExtra
+from mini_fsod.mining.pool_io import read_pool
 from mini_fsod.online import health, retrain
 from mini_fsod.online.retrain import boxes_per_image, new_student, online
 from mini_fsod.online.targets import TrainingSet
@@ -347,6 +349,26 @@ def test_online_has_no_precision_where_only_shots_are_annotated(data: Path, tmp_
     trained(run_of(data, tmp_path, mixed_pool(data), **keys), tmp_path / "online")
     lines = log_of(tmp_path / "online")
     assert all("right" not in line and line["mined"] > 0 for line in lines)
+
+
+def test_online_has_no_precision_with_extra_images(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has annotated extra images."""
+    run = run_of(data, tmp_path, mixed_pool(data), **(TEACHER | {"online__iterations": 2}))
+    known: list[bool] = []
+
+    def recording_losses(*arguments: Any) -> Any:
+        known.append(arguments[-1])
+        return losses_with_teacher(*arguments)
+
+    monkeypatch.setattr(retrain, "losses_with_teacher", recording_losses)
+    trained(run, tmp_path / "1")
+    none = read_pool(write_pool(tmp_path / "none.json", data, []), run.data.mined, LABELS)
+    extra = MinedExtra(run.data.mined.with_boxes(NO_BOXES), none, NO_BOXES)
+    monkeypatch.setattr(retrain, "read_extra", lambda run: extra)
+    trained(run, tmp_path / "2")
+    assert known == [True, False]
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from mini_fsod.data.dataset import NO_BOXES, Dataset
 from mini_fsod.data.subsets import arranged, with_base_boxes
 from mini_fsod.errors import UserError
 from mini_fsod.loader.schedule import Schedule
-from mini_fsod.online.targets import Learnt, with_shots
+from mini_fsod.online.targets import TrainingSet, with_shots
 from mini_fsod.runs.data import RunData
 
 
@@ -137,7 +137,7 @@ def test_pictures_of_the_same_name_are_not_the_same(data: Path, tmp_path: Path) 
     content = shapes.pictures(other / "train", 3, seed=7)
     for image in content["images"]:
         image["file_name"] = f"train/{image['file_name']}"
-    theirs = run_data(data).data.path(3)
+    theirs = run_data(data).whole.path(3)
     (other / "linked.png").symlink_to(theirs)
     content["images"].append({"id": 99, "file_name": "linked.png", "width": 72, "height": 48})
     (other / "shots.json").write_text(json.dumps(content))
@@ -150,9 +150,10 @@ def test_pictures_of_the_same_name_are_not_the_same(data: Path, tmp_path: Path) 
     there = [box for box in boxes(everything) if box[0] == shots.files[3] and box[1] != NOVEL]
     assert boxes(taught) == sorted([*boxes(shots), *there])
     assert len(there) > 0
-    learnt = with_shots(Learnt(everything, NO_BOXES, np.zeros(0), NO_BOXES), shots, own.labels)
-    assert len(learnt.data) == len(everything) + 3
-    assert all(Path(learnt.data.path(i)).exists() for i in range(len(learnt.data)))
+    nothing_mined = TrainingSet(everything, NO_BOXES, np.zeros(0), NO_BOXES)
+    images = with_shots(nothing_mined, shots, own.labels).data
+    assert len(images) == len(everything) + 3
+    assert all(Path(images.path(i)).exists() for i in range(len(images)))
 
 
 def test_a_file_of_shots_says_how_many_there_are(

@@ -1,4 +1,4 @@
-"""The stage `mine`: offline mining of the base images (paper, section 3.2), after the scan.
+"""The stage `mine`: offline mining of the base images (paper, section 3.3), after the scan.
 
 It reads the pairs of the stage `scan`, calibrates their scores, and chooses boxes by thresholds; no
 image is looked at again. It depends on the scan, on all keys of `mine`, and on

@@ -54,7 +54,6 @@ def mine_command(
     Example: mini mine runs/first --set mine.alpha=2
     """
     from mini_fsod.config.load import resolve
-    from mini_fsod.runs import stages
 
     source = run / CONFIG_FILE
     if not is_file(source):
@@ -72,6 +71,9 @@ def mine_command(
     if extra is not None:
         changes.append(f"mine.extra={json.dumps(str(extra))}")
     config = resolve(str(source), changes)
+
+    from mini_fsod.runs import stages  # torch: only imported for a valid configuration
+
     if not stages.run(config, run, last="mine", command=command_line()):
         return  # torchrun: another process prints
     for folder in (run / "mine", run / "mine" / EXTRA):

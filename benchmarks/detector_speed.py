@@ -26,10 +26,9 @@ from torchvision.ops import FrozenBatchNorm2d
 
 from mini_fsod.cuda_graph import Captured
 from mini_fsod.data.read import read
-from mini_fsod.detector import Targets as Truth
 from mini_fsod.detector import from_torchvision
 from mini_fsod.loader.cache import cached_pictures
-from mini_fsod.loader.resident import Batch, Resident, Targets
+from mini_fsod.loader.resident import Annotations, Batch, Resident
 from mini_fsod.loader.schedule import Schedule
 from mini_fsod.train.step import Step, inputs_of, losses_of, make_optimiser
 
@@ -49,7 +48,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     data = read(options.devkit, "trainval")
     pictures = cached_pictures(data, options.cache, SHORT, LONG)
-    held = Resident(pictures, Targets.of(data.boxes, len(data)), device)
+    held = Resident(pictures, Annotations.of(data.boxes, len(data)), device)
     result: dict[str, Any] = {
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
         "torch": torch.__version__,
@@ -94,8 +93,8 @@ def as_lists(batch: Batch) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
         for i, (h, w) in enumerate(batch.sizes.tolist())
     ]
     targets = [
-        {"boxes": batch.boxes[i][keep], "labels": batch.labels[i][keep] + 1}
-        for i, keep in enumerate(batch.valid)
+        {"boxes": batch.targets.boxes[i][keep], "labels": batch.targets.labels[i][keep] + 1}
+        for i, keep in enumerate(batch.targets.valid)
     ]
     return images, targets
 
@@ -153,7 +152,7 @@ def parts(
 ) -> dict[str, float]:
     """Each part of the forward pass recorded and timed alone; the rest by subtraction."""
     batch = batches[0]
-    truth = Truth(batch.boxes, batch.labels, batch.valid)
+    targets = batch.targets
     draw = torch.zeros((), dtype=torch.int64, device=device)
 
     def under(function: Callable[[], Any], grad: bool = False) -> float:
@@ -186,10 +185,10 @@ def parts(
         "RoIAlign": under(lambda: detector.pool(levels, rois)),
         "heads": under(lambda: detector.roi_outputs(pooled, len(batch.images))),
     }
-    forward = under(lambda: detector.losses(batch.images, batch.sizes, truth, draw), grad=True)
+    forward = under(lambda: detector.losses(batch.images, batch.sizes, targets, draw), grad=True)
 
     def both() -> Tensor:
-        losses = detector.losses(batch.images, batch.sizes, truth, draw)
+        losses = detector.losses(batch.images, batch.sizes, targets, draw)
         detector.zero_grad(set_to_none=True)
         total = torch.stack(list(losses.values())).sum()
         total.backward()

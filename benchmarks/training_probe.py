@@ -27,7 +27,7 @@ from mini_fsod.eval.inference import detect_all
 from mini_fsod.eval.score import score
 from mini_fsod.labels import SPLITS, LabelMap
 from mini_fsod.loader.cache import cached_pictures
-from mini_fsod.loader.resident import Resident, Targets
+from mini_fsod.loader.resident import Annotations, Resident
 from mini_fsod.loader.schedule import Schedule, each_once
 from mini_fsod.train.ema import Average, warmed_decay
 from mini_fsod.train.step import Step, inputs_of, losses_of, make_optimiser
@@ -80,12 +80,12 @@ def main() -> None:
         frozen_stages=2,
         normalisation=CAFFE,
     ).to(device, memory_format=torch.channels_last)
-    held = Resident(pictures.take(train.files), Targets.of(train.boxes, len(train)), device)
+    held = Resident(pictures.take(train.files), Annotations.of(train.boxes, len(train)), device)
     average = None if options.ema is None else Average(detector, device)
     result = run(options, detector, average, held, pictures.take(train.files).own, device)
 
     start = time.perf_counter()
-    shown = held.sharing(pictures.take(test.files), Targets.of(test.boxes, len(test)))
+    shown = held.sharing(pictures.take(test.files), Annotations.of(test.boxes, len(test)))
     models = {"": detector} | ({} if average is None else {"averaged ": average.model})
     figures = {}
     for short in options.test:

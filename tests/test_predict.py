@@ -16,7 +16,7 @@ from mini_fsod.data.folder import read_folder
 from mini_fsod.detector.model import Detector
 from mini_fsod.eval.inference import detect_all
 from mini_fsod.loader.cache import cached_pictures
-from mini_fsod.loader.resident import Resident, Targets
+from mini_fsod.loader.resident import Annotations, Resident
 from mini_fsod.loader.schedule import each_once
 from mini_fsod.predict import Prediction, Unreadable, pictures_of, predict, upright
 
@@ -48,7 +48,7 @@ def test_detections_are_those_of_the_evaluation(
 ) -> None:
     data, _ = read_folder(photos)
     pictures = cached_pictures(data, tmp_path / "cache", 64, 96, workers=1)
-    source = Resident(pictures, Targets.of(NO_BOXES, len(data)), CPU)
+    source = Resident(pictures, Annotations.of(NO_BOXES, len(data)), CPU)
     plans = each_once(pictures.own, 1, 64, 96, most_canvases=9)
     theirs = detect_all(detector, source.batches, plans, CPU, bf16=False)
     ours = list(predict(detector, LABELS, files(photos), CPU))

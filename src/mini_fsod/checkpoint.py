@@ -1,8 +1,8 @@
-"""A detector in one safetensors file: weights, settings, classes, and where it comes from.
+"""A detector in one safetensors file: weights, settings, classes and origin.
 
 The file's metadata has one key, "mini", with JSON: `format`, `settings` (`DetectorSettings`),
-`labels`, `about` (the caller's plain values: stage, iterations, seed, weights ...), and in slim
-files `left_out`. The same weights give the same bytes: no time of day, no host in it.
+`labels`, `about` (plain values of the caller: stage, iterations, seed, weights ...), and in slim
+files `left_out`. Equal detectors give equal bytes: no date and no host name are stored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from mini_fsod.config.schema import STAGES
+from mini_fsod.config.schema import TRAINED
 from mini_fsod.detector.model import Detector
 from mini_fsod.detector.settings import DetectorSettings
 from mini_fsod.errors import UserError
@@ -30,19 +30,20 @@ About = dict[str, str | int | float | None]
 
 FORMAT = 1
 NAME = "checkpoint.safetensors"
+COPY_AGAIN = "Copy it again, or repeat the stage that wrote it."
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Frozen parameters that a slim file does not hold: they come back from `about["weights"]`."""
+    """Frozen parameters that a slim file lacks; `load` takes them from `about["weights"]`."""
 
     tensors: tuple[str, ...]
-    sha256: str  # `fingerprint` of them
+    sha256: str  # `hash_tensors` of them
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """All that a checkpoint says without its tensors."""
+    """Everything in a checkpoint but its tensors."""
 
     settings: DetectorSettings
     labels: LabelMap
@@ -52,6 +53,8 @@ class Header:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Saved:
+    """A loaded checkpoint."""
+
     detector: Detector
     labels: LabelMap
     about: About
@@ -61,25 +64,27 @@ class Saved:
 class Slimmed:
     """What `slim` did."""
 
-    left_out: int  # frozen parameters
-    kept: str  # why frozen ones were kept; empty where they are left out, or nothing is frozen
-    whole: tuple[str, ...]  # weights beyond float16's range
+    left_out: int  # number of frozen parameters left out
+    kept: str  # why frozen parameters were kept; empty if left out, or if nothing is frozen
+    float32: tuple[str, ...]  # weights kept in float32, being beyond the range of float16
 
 
 def save(path: Path, detector: Detector, labels: LabelMap, about: About) -> None:
-    """Write the detector, whole or not at all. `about["weights"]` is what its backbone began as:
-    the name or file given to `make_backbone`, None if nothing.
+    """Write the detector, atomically.
+
+    `about["weights"]` is what its backbone started from: the name or file given to
+    `make_backbone`, None for random weights.
     """
     header = Header(detector.settings, labels, about, None)
     _write(path, detector.state_dict(), header)
 
 
 def load(path: Path, weights: str | Path | None = None) -> Saved:
-    """The detector on the CPU, as saved. Full files need nothing else.
+    """The detector on the CPU, as saved.
 
-    A slim file takes its frozen layers from `weights` if given, else from `about["weights"]`, a
-    file of which may also lie beside the checkpoint; that they are the right ones is verified.
-    Random numbers of the caller are not touched.
+    A slim file takes its frozen layers from `weights` if given, else from `about["weights"]`; that
+    file may also lie beside the checkpoint. Their hash is checked. The caller's random state does
+    not change.
     """
     header, state = _read(path)
     if header.left_out is None:
@@ -87,91 +92,70 @@ def load(path: Path, weights: str | Path | None = None) -> Saved:
     else:
         source = weights if weights is not None else header.about.get("weights")
         detector = _rebuild_frozen(path, header.settings, header.left_out, source)
-        whole = detector.state_dict()
-        state = {name: whole[name] for name in header.left_out.tensors} | state
+        rebuilt = detector.state_dict()
+        state = {name: rebuilt[name] for name in header.left_out.tensors} | state
     _fill(path, detector, state)
     return Saved(detector, header.labels, header.about)
 
 
 def read_header(path: Path) -> Header:
-    """Settings, classes and origin; quick, no tensor is read."""
+    """Settings, classes and origin, without reading tensors."""
     return _read(path, tensors=False)[0]
 
 
 def slim(path: Path, out: Path) -> Slimmed:
-    """A smaller file that `load` takes too: weights in float16, frozen layers left out.
+    """Write a smaller file that `load` reads too: weights in float16, frozen layers left out.
 
-    Float16 is for the weights of convolutions and layers; biases, norms and whatever is beyond
-    float16's range stay as they are. Frozen layers are left out only where `about["weights"]` is
-    at hand and gives them back bit by bit.
+    Biases, norms and weights beyond float16's range keep float32. Frozen layers are left out only
+    if `about["weights"]` is available and holds exactly the same values.
     """
     if real(out) == real(path):
-        raise UserError(f"{out}: the checkpoint itself would be lost.", "Choose another -o.")
+        raise UserError(f"{out}: this would overwrite the checkpoint itself.", "Choose another -o.")
     saved = load(path)
     detector = saved.detector
-    small = detector.state_dict()
+    state = detector.state_dict()
     frozen = _frozen(detector)
-    left_out, kept = LeftOut(frozen, fingerprint(small[name] for name in frozen)), ""
+    left_out, kept = LeftOut(frozen, hash_tensors(state[name] for name in frozen)), ""
     if frozen:
         try:
             _rebuild_frozen(path, detector.settings, left_out, saved.about.get("weights"))
         except UserError as error:
             left_out, kept = LeftOut((), ""), error.what
     for name in left_out.tensors:
-        del small[name]
-    whole = []
+        del state[name]
+    float32 = []
     for name, parameter in detector.named_parameters():
-        if name in small and parameter.dim() > 1:
+        if name in state and parameter.dim() > 1:
             half = parameter.half()
             if half.isfinite().all():
-                small[name] = half
+                state[name] = half
             else:
-                whole.append(name)
-    origin = left_out if left_out.tensors else None
-    _write(out, small, Header(detector.settings, saved.labels, saved.about, origin))
-    return Slimmed(len(left_out.tensors), kept, tuple(whole))
+                float32.append(name)
+    header = Header(
+        detector.settings, saved.labels, saved.about, left_out if left_out.tensors else None
+    )
+    _write(out, state, header)
+    return Slimmed(len(left_out.tensors), kept, tuple(float32))
 
 
 def find(run_or_checkpoint: Path) -> Path:
-    """A checkpoint itself, that of a stage's folder, or that of a run's last finished stage."""
-    place = run_or_checkpoint
-    if is_file(place):
-        return place
-    if not is_folder(place):
-        raise UserError(
-            f"{place}: there is no such file or folder.", "Give a run's folder or a checkpoint."
-        )
-    if is_file(place / NAME):
-        return place / NAME
-    for stage in reversed(STAGES):
-        given = _given(place / stage)
-        known = [place / stage / NAME]
-        if given is not None:  # the run's own may have moved with it
-            known += [given, place / given.parent.name / NAME]
-        for path in known:
-            if is_file(path):
-                return path
-        if given is not None:  # an earlier stage's would be another detector
-            raise UserError(
-                f"{place}: the checkpoint of {stage} was given, and is not there: {given}.",
-                "Put it back, or name the checkpoint you mean.",
-            )
+    """The checkpoint that a file, a stage's folder or a run (its last trained stage) stands for."""
+    path = run_or_checkpoint
+    if is_file(path):
+        return path
+    if not is_folder(path):
+        raise UserError(f"{path}: does not exist.", "Give a run's folder or a checkpoint.")
+    for folder in (path, *(path / stage for stage in reversed(TRAINED))):
+        if is_file(folder / NAME):
+            return folder / NAME
     raise UserError(
-        f"{place}: no checkpoint in it. Looked for {NAME} there and in {', '.join(STAGES)}.",
+        f"{path}: no {NAME} in it, nor in its {', '.join(TRAINED)}.",
         "Give the folder of a run with a finished stage, or a checkpoint.",
     )
 
 
-def _given(stage: Path) -> Path | None:
-    """The checkpoint of a stage that took a finished one, as its figures tell."""
-    try:
-        return Path(json.loads((stage / "metrics.json").read_bytes())["checkpoint"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def fingerprint(tensors: Iterable[Tensor]) -> str:
-    """sha256 of the tensors' shapes and values, in this order."""
+def hash_tensors(tensors: Iterable[Tensor]) -> str:
+    """SHA-256 of the tensors' types, shapes and values, in this order."""
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -204,7 +188,7 @@ def _write(path: Path, state: Mapping[str, Tensor], header: Header) -> None:
 def _read(path: Path, tensors: bool = True) -> tuple[Header, dict[str, Tensor]]:
     if not is_file(path):
         raise UserError(
-            f"{path}: there is no such checkpoint.", "Give the path of a .safetensors file."
+            f"{path}: this checkpoint does not exist.", "Give the path of a .safetensors file."
         )
     try:
         with safe_open(path, framework="pt") as file:
@@ -213,65 +197,66 @@ def _read(path: Path, tensors: bool = True) -> tuple[Header, dict[str, Tensor]]:
             return header, {name: file.get_tensor(name) for name in names}
     except SafetensorError as error:
         raise UserError(
-            f"{path}: torn, or no safetensors file at all ({error}).",
-            "Copy it again, or repeat the stage that wrote it.",
+            f"{path}: incomplete, or not a safetensors file ({error}).",
+            COPY_AGAIN,
         ) from None
     except OSError as error:
         raise UserError(
-            f"{path}: cannot be read ({error.strerror or error}).", "Check its rights."
+            f"{path}: cannot be read ({error.strerror or error}).", "Check its permissions."
         ) from None
 
 
 def _header(path: Path, metadata: Mapping[str, str]) -> Header:
     if "mini" not in metadata:
         raise UserError(
-            f"{path}: a safetensors file, but no checkpoint of mini.",
-            "Weights of a backbone belong into detector.weights.",
+            f"{path}: a safetensors file, but not a checkpoint of mini.",
+            "If it holds weights of a backbone, set detector.weights instead.",
         )
-    fix = "Copy it again, or repeat the stage that wrote it."
     try:
         said = json.loads(metadata["mini"])
         if said["format"] > FORMAT:
             raise UserError(
-                f"written by a newer mini (format {said['format']}, this one knows {FORMAT}).",
+                f"written by a newer mini (format {said['format']}; this one reads {FORMAT}).",
                 "Update mini.",
             )
         if "settings" not in said:
             raise UserError(
                 "it holds weights of a backbone, not a detector.",
-                "Give it as detector.weights or mine.discriminator, or name a checkpoint.",
+                "Set it as detector.weights or discriminator.weights, or give a checkpoint.",
             )
         settings = DetectorSettings.from_json(said["settings"])
         labels = LabelMap(tuple(said["labels"]["base"]), tuple(said["labels"]["novel"]))
         names = [name for name in labels.classes if isinstance(name, str)]
         if settings.num_classes != len(names):
-            raise UserError(f"{len(names)} class names for {settings.num_classes} classes.", fix)
+            raise UserError(
+                f"{len(names)} class names for {settings.num_classes} classes.", COPY_AGAIN
+            )
         gone = said.get("left_out")
         left_out = gone and LeftOut(tuple(gone["tensors"]), gone["sha256"])
         return Header(settings, labels, dict(said["about"]), left_out)
     except UserError as error:
         raise UserError(f"{path}: {error.what}", error.fix) from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"{path}: its description cannot be read ({error!r}).", fix) from None
+        raise UserError(f"{path}: its metadata cannot be read ({error!r}).", COPY_AGAIN) from None
 
 
 def _build(path: Path, settings: DetectorSettings, weights: str | Path | None = None) -> Detector:
     try:
-        with torch.random.fork_rng(devices=[]):  # new weights are drawn, then written over
+        with torch.random.fork_rng(devices=[]):  # random weights are drawn, then overwritten
             return Detector(settings, weights)
     except UserError as error:
         raise UserError(f"{path}: {error.what}", error.fix) from None
-    except Exception as error:  # torch and timm raise what they like on odd settings or weights
+    except Exception as error:  # torch and timm raise anything on bad settings or weights
         raise UserError(
-            f"{path}: no detector can be made of its settings ({error}).", "Copy it again."
+            f"{path}: no detector can be built from its settings ({error}).", COPY_AGAIN
         ) from None
 
 
 def _fill(path: Path, detector: Detector, state: Mapping[str, Tensor]) -> None:
-    """All tensors of the detector from the state, or an error with the first that does not fit."""
+    """Load all tensors of the detector; UserError with the first that does not fit."""
     wanted = detector.state_dict()
     wrong = [f"{name} is missing" for name in wanted if name not in state]
-    wrong += [f"{name} is there and unknown" for name in state if name not in wanted]
+    wrong += [f"{name} is unknown" for name in state if name not in wanted]
     wrong += [
         f"{name} has shape {tuple(value.shape)} instead of {tuple(wanted[name].shape)}"
         for name, value in state.items()
@@ -280,8 +265,7 @@ def _fill(path: Path, detector: Detector, state: Mapping[str, Tensor]) -> None:
     if wrong:
         others = f" (and {len(wrong) - 1:,} more)" if len(wrong) > 1 else ""
         raise UserError(
-            f"{path}: the weights are not those of its settings: {wrong[0]}{others}.",
-            "Copy it again, or repeat the stage that wrote it.",
+            f"{path}: the weights do not fit its settings: {wrong[0]}{others}.", COPY_AGAIN
         )
     detector.load_state_dict(dict(state))
 
@@ -290,8 +274,8 @@ def _fill(path: Path, detector: Detector, state: Mapping[str, Tensor]) -> None:
 
 
 def _frozen(detector: Detector) -> tuple[str, ...]:
-    """Parameters of the frozen stages. Their norms' factors are not among them: they were computed
-    and may differ in the last bit between machines, and they are small.
+    """Parameters of the frozen stages, without the norms' scales and shifts: those are computed,
+    may differ in the last bit between machines, and are few.
     """
     named = detector.backbone.named_parameters(prefix="backbone")
     return tuple(name for name, p in named if not p.requires_grad)
@@ -303,37 +287,37 @@ def _rebuild_frozen(
     left_out: LeftOut,
     weights: str | Path | int | float | None,
 ) -> Detector:
-    """A detector whose frozen layers are those that were left out; all else is still random."""
+    """A detector with the frozen layers that were left out; all others are still random."""
     if not isinstance(weights, str | Path):
         raise UserError(
-            f"{path}: it does not say which weights its frozen layers come from.",
-            "Give the weights the backbone began with.",
+            f"{path}: it does not name the weights that its frozen layers come from.",
+            "Give the weights that the backbone started from.",
         )
     source = _beside(path, weights)
-    put = f"Put the {Path(weights).name} it was trained from beside the checkpoint."
+    fix = f"Put {Path(weights).name}, from which it was trained, beside the checkpoint."
     try:
         detector = _build(path, settings, source)
     except UserError as error:
         raise UserError(
-            f"{error.what} The checkpoint is slim: its frozen layers come from there.",
-            put if Path(weights).suffix else error.fix,
+            f"{error.what} The checkpoint is slim: its frozen layers come from these weights.",
+            fix if Path(weights).suffix else error.fix,
         ) from None
     state = detector.state_dict()
     try:
-        found = fingerprint(state[name] for name in left_out.tensors)
+        found = hash_tensors(state[name] for name in left_out.tensors)
     except KeyError as error:
         raise UserError(
-            f"{path}: {error} was left out, but no detector has it.", "Copy it again."
+            f"{path}: {error} was left out, but the detector has no such tensor.", COPY_AGAIN
         ) from None
     if found != left_out.sha256:
         raise UserError(
             f"{path}: {source} holds other weights than those its frozen layers come from.",
-            put,
+            fix,
         )
     return detector
 
 
 def _beside(path: Path, weights: str | Path) -> str | Path:
-    """A file of weights where it was, else under the same name beside the checkpoint."""
+    """The weights, or the file of that name beside the checkpoint if they are a missing file."""
     neighbour = path.parent / Path(weights).name
     return neighbour if not is_file(Path(weights)) and is_file(neighbour) else weights

@@ -1,4 +1,4 @@
-"""How things look in a terminal. Results go to standard output, all the rest to standard error."""
+"""Terminal output. Results go to standard output, everything else to standard error."""
 
 from __future__ import annotations
 
@@ -19,38 +19,42 @@ from mini_fsod.errors import Problem, UserError
 out = Console(highlight=False, emoji=False)
 err = Console(stderr=True, highlight=False, emoji=False)
 
-SHOWN_OF_A_KIND = 100  # by a check, whose business they are;
-SHOWN_OF_AN_ERROR = 5  # elsewhere
+PROBLEMS_OF_A_CHECK = 100  # shown of each kind
+PROBLEMS_OF_AN_ERROR = 5
 
-LINE_SECONDS = 30  # between lines where there is no terminal to draw a bar on
+LINE_SECONDS = 30  # between progress lines where there is no terminal for a bar
 
-# what moves the cursor, colours the screen, breaks lines or turns the direction of writing
+# characters that move the cursor, set colours, break lines or change the writing direction
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def plain(text: object) -> str:
-    """Words of other people's files, literally: no markup in them, no control characters."""
+    """Text from files, shown literally: markup is escaped, control characters are spelled out."""
     visible = CONTROLS.sub(lambda m: m[0].encode("unicode_escape").decode(), str(text))
     return escape(visible)
 
 
-def error(what: UserError) -> None:
-    err.print(f"[bold red]Error[/] {plain(what.what)}", soft_wrap=True)
-    problems = getattr(what, "problems", ())
+def error(problem: UserError) -> None:
+    """Show an error with what to do about it."""
+    err.print(f"[bold red]Error[/] {plain(problem.what)}", soft_wrap=True)
+    problems = getattr(problem, "problems", ())
     if len(problems) > 1:
-        show_problems(problems, most=SHOWN_OF_AN_ERROR)
-    elif what.fix:
-        err.print(f"[dim]What to do:[/] {plain(what.fix)}", soft_wrap=True)
+        show_problems(problems, most=PROBLEMS_OF_AN_ERROR)
+    elif problem.fix:
+        err.print(f"[dim]What to do:[/] {plain(problem.fix)}", soft_wrap=True)
 
 
 def note(text: str) -> None:
+    """Show a remark."""
     err.print(f"[dim]{plain(text)}[/]", soft_wrap=True)
 
 
-def show_problems(problems: Sequence[Problem], hint: str = "", most: int = SHOWN_OF_A_KIND) -> None:
-    """Problems by kind with their fix: the first of each kind one by one, the rest as a number.
+def show_problems(
+    problems: Sequence[Problem], hint: str = "", most: int = PROBLEMS_OF_A_CHECK
+) -> None:
+    """Show problems by kind with their fix: the first `most` of each kind, and how many follow.
 
-    `hint` says where the rest can be seen.
+    `hint` says where to find the rest.
     """
     kinds: dict[tuple[str, str], list[Problem]] = {}
     for problem in problems:
@@ -67,8 +71,8 @@ def show_problems(problems: Sequence[Problem], hint: str = "", most: int = SHOWN
             err.print(f"  [dim]{more}[/]", soft_wrap=True)
 
 
-class _Wide:
-    """A table as wide as it has to be: names are not broken, nor cut where it is piped."""
+class _FullWidth:
+    """A table at its full width: names are neither wrapped nor cut, not even in a pipe."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -79,8 +83,9 @@ class _Wide:
         yield from console.render(self.table, options.update(width=width))
 
 
-def table(of: Table) -> None:
-    out.print(_Wide(of), soft_wrap=True)
+def table(content: Table) -> None:
+    """Show a table of results."""
+    out.print(_FullWidth(content), soft_wrap=True)
 
 
 def count(n: int, word: str) -> str:
@@ -89,13 +94,13 @@ def count(n: int, word: str) -> str:
 
 
 @contextmanager
-def progress(what: str, total: int = 0) -> Iterator[Callable[..., None]]:
-    """A bar for long work, on standard error; called with how many are done (and of how many).
+def progress(title: str, total: int = 0) -> Iterator[Callable[..., None]]:
+    """A progress bar on standard error; yields a function `update(done, total=total)`.
 
-    Where there is no terminal to draw it on: now and then a line.
+    Without a terminal it prints a line every 30 seconds instead.
     """
     if not err.is_terminal:
-        yield _lines(what, total)
+        yield _progress_lines(title, total)
         return
     columns = (
         TextColumn("{task.description}"),
@@ -104,24 +109,24 @@ def progress(what: str, total: int = 0) -> Iterator[Callable[..., None]]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=err, transient=True) as bar:
-        task = bar.add_task(what, total=total)
+        task = bar.add_task(title, total=total)
         yield lambda done, total=total: bar.update(task, completed=done, total=total)
 
 
-def _lines(what: str, total: int) -> Callable[..., None]:
-    spoken = monotonic()
+def _progress_lines(title: str, total: int) -> Callable[..., None]:
+    last_line = monotonic()
 
-    def told(done: int, total: int = total) -> None:
-        nonlocal spoken
-        if monotonic() - spoken > LINE_SECONDS:
-            spoken = monotonic()
-            note(f"{what}: {done:,}" + (f" of {total:,}" if total else ""))
+    def update(done: int, total: int = total) -> None:
+        nonlocal last_line
+        if monotonic() - last_line > LINE_SECONDS:
+            last_line = monotonic()
+            note(f"{title}: {done:,}" + (f" of {total:,}" if total else ""))
 
-    return told
+    return update
 
 
 def size(number: int) -> str:
-    """Bytes as 3.2 GiB, or 14.0 MiB."""
+    """A number of bytes as 3.2 GiB or 14.0 MiB."""
     return f"{number / 2**30:.1f} GiB" if number >= 2**30 else f"{number / 2**20:.1f} MiB"
 
 

@@ -1,74 +1,100 @@
-"""Functions of tensors as CUDA graphs, one for each shape of their inputs.
+"""Functions of tensors as CUDA graphs, one graph for each shape of their inputs.
 
-A graph is started by the host in one go, whatever the number of kernels in it: with a few thousand
-small kernels a step, the device would otherwise wait for the host most of the time. The first calls
-of a shape run as written, while libraries choose their kernels; the next one is recorded. A replay
-does what the function does, kernel by kernel. Off CUDA the function is simply called.
+The host launches a whole graph at once. Without graphs, a few thousand small kernels per step would
+leave the device waiting for the host most of the time. For each shape, the first calls run eagerly,
+while libraries choose their kernels; the next call is recorded, and later calls replay the
+recording, kernel by kernel. Off CUDA the function is simply called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-ORDINARY_CALLS = 2
+EAGER_CALLS = 2
 
 Out = TypeVar("Out")
+Shapes = tuple[torch.Size | None, ...]
 
 
-class _Recorded(NamedTuple, Generic[Out]):
+class _Recording(NamedTuple, Generic[Out]):
     graph: torch.cuda.CUDAGraph
-    inputs: tuple[Tensor, ...]
+    inputs: tuple[Tensor | None, ...]
     output: Out
 
 
 class Captured(Generic[Out]):
-    """Calls `function(*tensors)`; what it returns is overwritten by the next call of that shape.
+    """Calls `function(*inputs)`; the next call with the same shapes overwrites what it returned.
 
-    The function must have fixed shapes and must not wait for the device. What it closes over
-    (weights, a learning rate) is read where it lies at the time of recording: change it in place.
+    An input is a tensor, None, or a tuple or NamedTuple of inputs. The function must have fixed
+    shapes and must not wait for the device. What it closes over (weights, a learning rate) is read
+    from the memory it had when it was recorded: change it in place.
     """
 
     def __init__(self, function: Callable[..., Out], device: torch.device) -> None:
         self._function = function
-        self._calls: dict[tuple[torch.Size, ...], int] = {}
-        self._recorded: dict[tuple[torch.Size, ...], _Recorded[Out]] = {}
-        self._on = device.type == "cuda"
-        if self._on:
+        self._calls: dict[Shapes, int] = {}
+        self._recordings: dict[Shapes, _Recording[Out]] = {}
+        self._on_cuda = device.type == "cuda"
+        if self._on_cuda:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._pool = torch.cuda.graph_pool_handle()
 
-    def __call__(self, *inputs: Tensor) -> Out:
-        if not self._on:
+    def __call__(self, *inputs: Any) -> Out:
+        if not self._on_cuda:
             return self._function(*inputs)
-        shapes = tuple(value.shape for value in inputs)
-        recorded = self._recorded.get(shapes)
-        if recorded is None:
+        tensors = flatten(inputs)
+        shapes = tuple(None if value is None else value.shape for value in tensors)
+        recording = self._recordings.get(shapes)
+        if recording is None:
             calls = self._calls[shapes] = self._calls.get(shapes, 0) + 1
-            if calls <= ORDINARY_CALLS:
-                return self._ordinary(inputs)
-            recorded = self._recorded[shapes] = self._record(inputs)
-        for kept, value in zip(recorded.inputs, inputs, strict=True):
-            kept.copy_(value, non_blocking=True)
-        recorded.graph.replay()
-        return recorded.output
+            if calls <= EAGER_CALLS:
+                return self._call_eagerly(inputs)
+            recording = self._recordings[shapes] = self._record(inputs)
+        for static, value in zip(recording.inputs, tensors, strict=True):
+            if static is not None and value is not None:
+                static.copy_(value, non_blocking=True)
+        recording.graph.replay()
+        return recording.output
 
-    def _ordinary(self, inputs: tuple[Tensor, ...]) -> Out:
-        """On the stream of the recordings, so that nothing moves between streams later."""
-        here = torch.cuda.current_stream()
-        self._stream.wait_stream(here)
+    def _call_eagerly(self, inputs: tuple[Any, ...]) -> Out:
+        """On the stream of the recordings, so that no tensor changes streams later."""
+        current = torch.cuda.current_stream()
+        self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
             output = self._function(*inputs)
-        here.wait_stream(self._stream)
+        current.wait_stream(self._stream)
         return output
 
-    def _record(self, inputs: tuple[Tensor, ...]) -> _Recorded[Out]:
-        kept = tuple(value.clone() for value in inputs)
+    def _record(self, inputs: tuple[Any, ...]) -> _Recording[Out]:
+        static = tuple(None if value is None else value.clone() for value in flatten(inputs))
+        static_inputs = unflatten(inputs, static)
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            output = self._function(*kept)
-        return _Recorded(graph, kept, output)
+            output = self._function(*static_inputs)
+        return _Recording(graph, static, output)
+
+
+def flatten(inputs: Any) -> tuple[Tensor | None, ...]:
+    """The tensors (and Nones) of nested tuples, in order."""
+    if isinstance(inputs, tuple):
+        return tuple(leaf for part in inputs for leaf in flatten(part))
+    if inputs is not None and not isinstance(inputs, Tensor):
+        raise TypeError(f"inputs must be tensors, None or tuples of them, not {type(inputs)}")
+    return (inputs,)
+
+
+def unflatten(like: Any, leaves: tuple[Tensor | None, ...]) -> Any:
+    """Nested tuples of the structure and types of `like`, with these leaves."""
+    return _rebuild(like, iter(leaves))
+
+
+def _rebuild(like: Any, leaves: Iterator[Tensor | None]) -> Any:
+    if not isinstance(like, tuple):
+        return next(leaves)
+    parts = [_rebuild(part, leaves) for part in like]
+    return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)

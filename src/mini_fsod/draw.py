@@ -1,6 +1,6 @@
-"""Pictures for people: boxes with captions, and contact sheets of a data set.
+"""Drawings: boxes with captions, and contact sheets of a data set.
 
-Base classes share one quiet colour and novel ones one strong colour, everywhere in the project.
+Base classes share one pale colour and novel ones one strong colour in all drawings of the project.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Rect = tuple[float, float, float, float]  # left, top, right, bottom
 BASE_COLOUR: Rgb = (176, 190, 205)
 NOVEL_COLOUR: Rgb = (255, 92, 40)
 PAPER: Rgb = (20, 23, 28)
-WELL: Rgb = (32, 36, 43)  # where a letterboxed picture leaves its cell empty
+WELL: Rgb = (32, 36, 43)  # background of a cell
 TEXT: Rgb = (240, 242, 245)
 QUIET_TEXT: Rgb = (150, 159, 171)
 
-HALO = (8, 10, 14, 100)  # a veil beside each line: a quiet colour shows on pale pictures too
+HALO = (8, 10, 14, 100)  # dark edges of each line, so that pale lines show on pale images
 
-MANY_BOXES = 12  # from here on only novel boxes get a caption: more would hide the picture
+MANY_BOXES = 12  # with so many boxes only novel ones get captions, which would hide the image
 
 
 def draw_boxes(
@@ -42,20 +42,20 @@ def draw_boxes(
     colours: Sequence[Rgb],
     dashed: Sequence[bool] = (),
 ) -> Image.Image:
-    """The picture with B boxes; zero boxes give back the picture itself.
+    """A copy of the picture with B boxes drawn; with zero boxes the picture itself.
 
     xyxy: (B, 4) left, top, right, bottom in pixels. Lines run just outside the box, so that small
-    objects stay visible. An empty caption gets no chip. Boxes that are not finite are left out.
+    objects stay visible. An empty caption is not drawn. Boxes that are not finite are left out.
     """
     boxes = np.asarray(xyxy, dtype=np.float64).reshape(-1, 4)
     if not len(boxes):
         return picture
     drawn = picture.convert("RGB") if picture.mode != "RGB" else picture.copy()
     canvas = ImageDraw.Draw(drawn, "RGBA")
-    # By the longer side, so that pictures of one sheet get one size of text; not for thin strips.
+    # Scaled by the longer side, so that all pictures of a sheet have one text size; strips aside.
     side = min(max(drawn.size), 3 * min(drawn.size))
     line = max(1, round(side / 160))
-    font = font_for(max(10, round(8 + side / 45)), *captions)  # large ones need not shout
+    font = font_for(max(10, round(8 + side / 45)), *captions)  # grows more slowly than the picture
     frames = [_frame(box, drawn.size, line) for box in boxes.tolist()]
     for k, frame in enumerate(frames):
         if frame:
@@ -67,7 +67,7 @@ def draw_boxes(
     for k, frame in enumerate(frames):
         if frame and captions[k]:
             text = _shorten(captions[k], font, drawn.width - 8)
-            chip = _chip_place(frame, _chip_size(text, font), drawn.size, taken)
+            chip = caption_position(frame, _chip_size(text, font), drawn.size, taken)
             taken.append(chip)
             canvas.rectangle(_inclusive(chip), fill=colours[k])
             middle = ((chip[0] + chip[2]) / 2, (chip[1] + chip[3]) / 2)
@@ -76,13 +76,13 @@ def draw_boxes(
 
 
 def _frame(box: Sequence[float], size: tuple[int, int], line: int) -> Rect | None:
-    """The outer edge of a box's line, kept in the picture; None when there is nothing to draw."""
+    """The outer edge of a box's line, clipped to the picture; None if nothing is visible."""
     if not np.isfinite(box).all():
         return None
     (left, right), (top, bottom) = sorted(box[0::2]), sorted(box[1::2])
     if right < 0 or bottom < 0 or left > size[0] or top > size[1]:
         return None
-    room = 2 * line + 1  # a box without area still shows, at the picture's edge too
+    room = 2 * line + 1  # least side, so that a box without area shows, even at the edge
     left = min(max(round(left) - line, 0), max(size[0] - room, 0))
     top = min(max(round(top) - line, 0), max(size[1] - room, 0))
     right = max(min(round(right) + line, size[0]), left + room)
@@ -113,15 +113,15 @@ def _rectangle(
 
 
 def _chip_size(text: str, font: Font) -> tuple[int, int]:
-    """One height for all chips of a picture, whether or not the text has descenders."""
+    """Size of a caption's background; one height for all captions of a picture."""
     height = font.getbbox("Ag")[3]
     return round(font.getlength(text) + 0.5 * height) + 2, round(1.15 * height)
 
 
-def _chip_place(
+def caption_position(
     frame: Rect, chip: tuple[int, int], size: tuple[int, int], taken: Sequence[Rect]
 ) -> Rect:
-    """Where the chip hides least of other boxes and chips: above the box, or around it."""
+    """Where the caption hides least of other boxes and captions: above the box, or around it."""
     left, top, right, bottom = frame
     width, height = chip
     corners = [
@@ -135,15 +135,15 @@ def _chip_place(
         (left - width, bottom - height),
         (left, top),
     ]
-    places = []
+    positions = []
     for x, y in corners:
         x = max(0, min(x, size[0] - width))
         y = max(0, min(y, size[1] - height))
-        places.append((x, y, x + width, y + height))
-    return min(places, key=lambda place: sum(_shared(place, other) for other in taken))
+        positions.append((x, y, x + width, y + height))
+    return min(positions, key=lambda chip: sum(_intersection(chip, other) for other in taken))
 
 
-def _shared(a: Rect, b: Rect) -> float:
+def _intersection(a: Rect, b: Rect) -> float:
     width, height = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
     return max(width, 0.0) * max(height, 0.0)
 
@@ -154,7 +154,7 @@ def _text_on(colour: Rgb) -> Rgb:
 
 
 def _shorten(text: str, font: Font, width: float) -> str:
-    """The text, cut so that it is no wider than this."""
+    """The text, cut to this width."""
     text = " ".join(text.split())
     if font.getlength(text) <= width:
         return text
@@ -170,15 +170,15 @@ def contact_sheet(
     title: str,
     legend: Sequence[tuple[str, Rgb]] = (),
 ) -> Image.Image:
-    """Pictures in an even grid, each fitted into its cell, under a title line and a legend."""
+    """Pictures in a grid, each scaled to its cell (width, height), under a title and a legend."""
     unit = max(cell) / 100
     gap, margin = round(4 * unit), round(12 * unit)
     columns = max(1, min(columns, len(cells)))
     rows = -(-len(cells) // columns)
     width = 2 * margin + columns * (cell[0] + gap) - gap
-    words = (title, *(text for text, _ in legend))
-    large, small = (font_for(max(9, round(points * unit)), *words) for points in (10.5, 6))
-    entries = _legend_rows(legend, small, width - 2 * margin)
+    texts = (title, *(text for text, _ in legend))
+    title_font, font = (font_for(max(9, round(points * unit)), *texts) for points in (10.5, 6))
+    entries = _legend_rows(legend, font, width - 2 * margin)
     row_height = round(10 * unit)
     header = round(17 * unit) * bool(title) + row_height * len(entries)
     header += round(5 * unit) * bool(header)
@@ -188,8 +188,8 @@ def contact_sheet(
 
     y = margin
     if title:
-        text = _shorten(title, large, width - 2 * margin)
-        canvas.text((margin, y - 2 * unit), text, fill=TEXT, font=large, anchor="la")
+        text = _shorten(title, title_font, width - 2 * margin)
+        canvas.text((margin, y - 2 * unit), text, fill=TEXT, font=title_font, anchor="la")
         y += round(17 * unit)
     swatch = round(4.5 * unit)
     for row in entries:
@@ -197,8 +197,8 @@ def contact_sheet(
         for text, colour in row:
             spot = (x, middle - swatch / 2, x + swatch, middle + swatch / 2)
             canvas.rounded_rectangle(spot, radius=unit, fill=colour)
-            canvas.text((x + 1.6 * swatch, middle), text, fill=QUIET_TEXT, font=small, anchor="lm")
-            x += _entry_width(text, small)
+            canvas.text((x + 1.6 * swatch, middle), text, fill=QUIET_TEXT, font=font, anchor="lm")
+            x += _entry_width(text, font)
         y += row_height
     for k, picture in enumerate(cells):
         left = margin + k % columns * (cell[0] + gap)
@@ -211,14 +211,14 @@ def contact_sheet(
 
 
 def _entry_width(text: str, font: Font) -> float:
-    """Swatch, text, and the space up to the next entry; one em is about 6/100 of a cell."""
+    """Width of a legend entry: swatch, text, and the gap to the next entry."""
     return font.getlength(text) + 3.2 * font.getlength("M")
 
 
 def _legend_rows(
     legend: Sequence[tuple[str, Rgb]], font: Font, width: float
 ) -> list[list[tuple[str, Rgb]]]:
-    """The legend's entries, broken into lines that fit."""
+    """The legend's entries, in rows that fit the width."""
     rows: list[list[tuple[str, Rgb]]] = []
     room = 0.0
     for text, colour in legend:
@@ -233,7 +233,7 @@ def _legend_rows(
 
 
 def _fit(picture: Image.Image, cell: tuple[int, int]) -> Image.Image:
-    """The whole picture, as large as the cell allows."""
+    """The picture scaled to fit the cell (width, height)."""
     scale = min(cell[0] / picture.width, cell[1] / picture.height)
     size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
     if size == picture.size:
@@ -251,19 +251,18 @@ def sheet_of(
 ) -> Image.Image:
     """A contact sheet of these images (indices) with their boxes and class names.
 
-    Difficult, crowd and ignored boxes are dashed. A picture that cannot be read becomes a grey
-    cell that says so.
+    Difficult, crowd and ignored boxes are dashed. An image that cannot be read is a grey cell with
+    the reason.
     """
-    offsets = dataset.offsets
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # decoders warn of broken EXIF and the like
-        cells = [
-            _cell_of(dataset, labels, i, slice(offsets[i], offsets[i + 1]), cell) for i in images
-        ]
-    return contact_sheet(cells, columns, cell, title, _legend(dataset, labels))
+        warnings.simplefilter("ignore")  # image decoders warn of broken EXIF and the like
+        cells = [image_cell(dataset, labels, image, cell) for image in images]
+    return contact_sheet(cells, columns, cell, title, class_legend(dataset, labels))
 
 
-def _legend(dataset: Dataset, labels: LabelMap) -> list[tuple[str, Rgb]]:
+def class_legend(dataset: Dataset, labels: LabelMap) -> list[tuple[str, Rgb]]:
+    """Entries for novel classes, base classes and dashed boxes, as far as the data set has them."""
+
     def entry(word: str, names: Sequence[str]) -> str:
         return f"{word}: {', '.join(names)}" if len(names) <= 10 else f"{len(names)} {word} classes"
 
@@ -283,31 +282,32 @@ def _legend(dataset: Dataset, labels: LabelMap) -> list[tuple[str, Rgb]]:
     ]
 
 
-def _cell_of(
-    dataset: Dataset, labels: LabelMap, image: int, boxes: slice, cell: tuple[int, int]
+def image_cell(
+    dataset: Dataset, labels: LabelMap, image: int, cell: tuple[int, int]
 ) -> Image.Image:
+    """The image (index) with its boxes, scaled to fit the cell (width, height)."""
     try:
         picture, width = _read(dataset, image, cell)
     except (PictureError, UserError) as error:
         return _note(cell, Path(dataset.files[image]).name, error.what)
-    # Enlarged before the boxes are drawn: lines and captions come out crisp however small it was.
+    # Scaled before the boxes are drawn, so that lines and captions are crisp.
     fitted = _fit(picture, cell)
-    held = dataset.boxes.take(np.arange(boxes.start, boxes.stop))
-    names = [dataset.classes[label] for label in held.label]
+    drawn = dataset.boxes.take(np.arange(*dataset.offsets[image : image + 2]))
+    names = [dataset.classes[label] for label in drawn.label]
     novel = [name in labels.novel for name in names]
     with np.errstate(over="ignore", invalid="ignore"):
-        scaled = held.xyxy * (fitted.width / width)
+        scaled = drawn.xyxy * (fitted.width / width)
     return draw_boxes(
         fitted,
         scaled,
         [n if len(names) < MANY_BOXES or v else "" for n, v in zip(names, novel, strict=True)],
         [NOVEL_COLOUR if v else BASE_COLOUR for v in novel],
-        (held.difficult | held.crowd | held.ignore).tolist(),
+        (drawn.difficult | drawn.crowd | drawn.ignore).tolist(),
     )
 
 
 def _read(dataset: Dataset, image: int, cell: tuple[int, int]) -> tuple[Image.Image, int]:
-    """The picture as its boxes mean it, about as large as the cell, and its width in full."""
+    """The image, turned as its boxes expect and about as large as the cell, and its full width."""
     path = dataset.path(image)
     width, height = drawn_size(*picture_size(path), tuple(dataset.sizes[image].tolist()))
     pixels = decode(path, max(cell), 8 * max(cell), (height, width))
@@ -315,7 +315,7 @@ def _read(dataset: Dataset, image: int, cell: tuple[int, int]) -> tuple[Image.Im
 
 
 def _note(cell: tuple[int, int], *lines: str) -> Image.Image:
-    """A grey cell with words in the middle."""
+    """A grey cell with text in the middle."""
     note = Image.new("RGB", cell, (58, 63, 71))
     font = font_for(max(9, round(min(cell) / 20)), *lines)
     text = "\n".join(_shorten(line, font, 0.9 * cell[0]) for line in lines)
@@ -327,25 +327,25 @@ def _note(cell: tuple[int, int], *lines: str) -> Image.Image:
 
 
 def pick_images(dataset: Dataset, labels: LabelMap, count: int = 24) -> list[int]:
-    """Indices of up to `count` images that show the data set well, always the same ones.
+    """Indices of up to `count` images that represent the data set, always the same ones.
 
-    Each class gets an image as long as there is room, novel classes first; the rest are spread
+    Each class gets an image as long as `count` allows, novel classes first; the others are spread
     evenly over the images with boxes, then over those without. Images with novel boxes come first.
     """
     image, label = dataset.boxes.image, dataset.boxes.label
     is_novel = np.isin(label, [k for k, c in enumerate(dataset.classes) if c in labels.novel])
-    holding = set(image[is_novel].tolist())
+    with_novel = set(image[is_novel].tolist())
     chosen: set[int] = set()
     for name in (*labels.novel, *(c for c in dataset.classes if c not in labels.novel)):
         if len(chosen) < count and name in dataset.classes:
-            having = np.unique(image[label == dataset.classes.index(name)])
-            if len(having) and not chosen.intersection(having.tolist()):
-                # Not always the first image: a class's place is its share of the way through.
-                chosen.add(int(having[len(having) * len(chosen) // count]))
+            with_class = np.unique(image[label == dataset.classes.index(name)])
+            if len(with_class) and not chosen.intersection(with_class.tolist()):
+                # Not always the first image: further into the data set from class to class.
+                chosen.add(int(with_class[len(with_class) * len(chosen) // count]))
     with_boxes = np.unique(image)
     without = np.setdiff1d(np.arange(len(dataset)), with_boxes)
     for group in (with_boxes, without):
         left = np.setdiff1d(group, sorted(chosen))
         wanted = min(count - len(chosen), len(left))
         chosen.update(left[np.arange(wanted) * len(left) // max(wanted, 1)].tolist())
-    return sorted(chosen, key=lambda i: (i not in holding, i))
+    return sorted(chosen, key=lambda i: (i not in with_novel, i))

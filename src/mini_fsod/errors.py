@@ -1,4 +1,4 @@
-"""What a person can mend: told in one message, exit code 2, never a traceback."""
+"""Errors the user can fix: shown as one message with exit code 2, never as a traceback."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class UserError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a data set: where it is, what it is, how to mend it.
+    """One thing that is wrong with a data set: where it is, what it is, how to fix it.
 
-    `kind` groups problems of one sort; `record` names the place inside the file
-    ("annotation 17", "object 2", "line 4"), or is empty when the whole file is meant.
+    `kind` groups similar problems; `record` is the position in the file ("annotation 17",
+    "object 2", "line 4"), empty for the whole file.
     """
 
     kind: str
@@ -31,12 +31,12 @@ class Problem:
     fix: str
 
     def __str__(self) -> str:
-        place = f"{self.file}, {self.record}" if self.record else self.file
-        return f"{place}: {self.what}"
+        where = f"{self.file}, {self.record}" if self.record else self.file
+        return f"{where}: {self.what}"
 
 
 class DataError(UserError):
-    """A data set that cannot be used, with all the reasons at once."""
+    """A data set that cannot be used, with all its problems."""
 
     def __init__(self, problems: Sequence[Problem], fix: str = "") -> None:
         first = problems[0]
@@ -47,7 +47,7 @@ class DataError(UserError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word most like `word`, as a hint: ' Did you mean "bird"?'; '' if none is near."""
+    """The known word most similar to `word`, as a hint: ' Did you mean "bird"?', or ''."""
     folded = {k.casefold(): k for k in known}
     close = get_close_matches(word.casefold(), list(folded), n=1, cutoff=0.5)
     return f' Did you mean "{folded[close[0]]}"?' if close else ""

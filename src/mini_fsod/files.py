@@ -1,23 +1,28 @@
-"""Files read without surprises, and written whole or not at all."""
+"""Reading only regular files, writing files atomically, and locks between processes."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from mini_fsod.errors import UserError
 
-FREE_SPACE = "Free some space and repeat the command: what was begun goes on where it was."
+FREE_SPACE = "Free some space and repeat the command: it resumes where it stopped."
+
+_locked: set[Path] = set()  # by this process
 
 
 def mode(path: Path) -> int:
-    """Type and rights of a file, 0 if there is none that can be looked at.
+    """Type and permissions of a file (`st_mode`), 0 if there is none or it cannot be accessed.
 
     Never raises, whatever the name: too long, with a NUL, not text, a loop of links.
     """
@@ -36,7 +41,7 @@ def is_folder(path: Path) -> bool:
 
 
 def real(path: Path) -> Path:
-    """The path without links and dots; one that cannot be followed stays as it is."""
+    """The path with links and dots resolved; unchanged where that fails."""
     try:
         return path.resolve()
     except (OSError, ValueError, RuntimeError):
@@ -44,32 +49,32 @@ def real(path: Path) -> Path:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open for reading. Folders, pipes and devices are an OSError: a pipe would wait for ever."""
+    """Open for reading. Folders, pipes and devices are an OSError: a pipe could block for ever."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
         return path.open("rb")
-    except ValueError:  # a NUL in the name, or no text
+    except ValueError:  # a NUL in the name, or not text
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from None
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether a disk, or somebody's share of it, has no room left."""
+    """Whether the disk or the quota is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def unwritten(path: Path, error: OSError | ValueError) -> UserError:
-    """Why a file cannot be written, and what to do."""
+    """The error of a file that cannot be written, with its cause and what to do."""
     return UserError(
         f"{path}: cannot be written ({getattr(error, 'strerror', error)}).",
-        FREE_SPACE if is_full(error) else "Choose another place.",
+        FREE_SPACE if is_full(error) else "Choose another path.",
     )
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write beside `path` and rename: a killed process leaves the old file or none, never half."""
+    """Write beside `path`, then rename: a killed process leaves the old file or none."""
     if mode(path) and not is_file(path):
-        raise unwritten(path, OSError(errno.EEXIST, "it exists and is no regular file"))
+        raise unwritten(path, OSError(errno.EEXIST, "it exists and is not a regular file"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
@@ -78,7 +83,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as target:
             target.write(content)
-        # mkstemp makes private files; what people share should have their ordinary rights
+        # mkstemp makes private files; results get the usual permissions
         Path(part).chmod(0o666 & ~_umask())
         Path(part).replace(path)
     except OSError as error:
@@ -88,12 +93,12 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """JSON without NaN, a record of a list a line, the same bytes on every machine."""
+    """Write JSON without NaN, one line per record of a list, the same bytes on every machine."""
     try:
         content = (dumps(value) + "\n").encode()
     except UnicodeEncodeError as error:
         raise UserError(
-            f"{path}: cannot be written: a name in it is not valid text "
+            f"{path}: cannot be written, a name in it is not valid text "
             f"({error.object[max(error.start - 20, 0) : error.start + 20]!a}).",
             "Rename the file or class.",
         ) from None
@@ -101,7 +106,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def dumps(value: Any) -> str:
-    """Compact JSON that still reads and diffs well: lists of records get a line each."""
+    """Compact JSON that reads and diffs well: one line per key, and per record of a list."""
     if not isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     lines = []
@@ -126,3 +131,39 @@ def digest(path: Path) -> str:
     """SHA-256 of a file's content."""
     with path.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+@contextmanager
+def lock(path: Path, wait: bool = False) -> Iterator[bool]:
+    """Hold the lock of that file; yields False if another process holds it and `wait` is not set.
+
+    A lock of the process (POSIX), not of the open file (flock): it ends with the process, and child
+    processes that survive do not keep it. The file is never deleted: otherwise two processes could
+    hold locks of one path.
+    """
+    key = path.resolve()
+    if key in _locked:  # opening and closing the file again would release the lock
+        yield True
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("ab")
+    except OSError as error:
+        raise unwritten(path, error) from None
+    with file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            locked = True
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise UserError(
+                    f"{path}: cannot be locked ({error.strerror}).",
+                    "Choose a folder on a file system that supports locks.",
+                ) from None
+            locked = False
+        if locked:
+            _locked.add(key)
+        try:
+            yield locked
+        finally:
+            _locked.discard(key)  # closing the file releases the lock

@@ -1,6 +1,6 @@
-"""Letters for pictures: Pillow's own font where it has them, else one of the machine's.
+"""Fonts for captions: Pillow's own, or a system font for characters that it lacks.
 
-Pillow's font knows ASCII and little more: "vélo", "Schlüssel" and "自行车" would be boxes.
+Pillow's font has little more than ASCII: "vélo", "Schlüssel" and "自行车" would be drawn as boxes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from PIL import ImageFont
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
-# Common fonts of Linux, Windows and macOS, which Pillow finds by name wherever the system keeps
-# them: Latin, Greek and Cyrillic first, then Chinese, Japanese and Korean.
+# Common fonts of Linux, Windows and macOS, which Pillow finds by name: first Latin, Greek and
+# Cyrillic, then Chinese, Japanese and Korean.
 NAMES = (
     "DejaVuSans.ttf",
     "NotoSans-Regular.ttf",
@@ -30,38 +30,38 @@ NAMES = (
     "malgun.ttf",
     "NanumGothic.ttf",
 )
-NO_LETTER = "\uffff"  # no font draws it: what is drawn in its place stands for all that is missing
+MISSING = "\uffff"  # in no font: drawn as the font draws every missing character
 
 
 def font_for(size: int, *texts: str) -> Font:
-    """The first font with all letters of these texts; where there is none, that with the most."""
-    rare = frozenset(c for text in texts for c in text if not c.isascii() and not c.isspace())
-    name = _with_most(rare) if rare else None
+    """The first font with all characters of these texts, or the one that lacks the fewest."""
+    special = frozenset(c for text in texts for c in text if not c.isascii() and not c.isspace())
+    name = best_font(special) if special else None
     return ImageFont.load_default(size) if name is None else ImageFont.truetype(name, size)
 
 
 @lru_cache(maxsize=256)
-def _with_most(letters: frozenset[str]) -> str | None:
-    """Its name; None: Pillow's own."""
-    best, fewest = None, len(_missing(ImageFont.load_default(16), letters))
+def best_font(characters: frozenset[str]) -> str | None:
+    """Name of the font that lacks the fewest of the characters; None: Pillow's own."""
+    best, fewest = None, len(missing_characters(ImageFont.load_default(16), characters))
     for name in NAMES:
         if not fewest:
             break
-        font = _opened(name)
-        if font is not None and (count := len(_missing(font, letters))) < fewest:
+        font = open_font(name)
+        if font is not None and (count := len(missing_characters(font, characters))) < fewest:
             best, fewest = name, count
     return best
 
 
 @lru_cache
-def _opened(name: str) -> Font | None:
+def open_font(name: str) -> Font | None:
     try:
         return ImageFont.truetype(name, 16)
     except OSError:
         return None
 
 
-def _missing(font: Font, letters: frozenset[str]) -> list[str]:
-    drawn = font.getmask(NO_LETTER)
-    nothing = (drawn.size, bytes(drawn))
-    return [c for c in letters if ((mask := font.getmask(c)).size, bytes(mask)) == nothing]
+def missing_characters(font: Font, characters: frozenset[str]) -> list[str]:
+    drawn = font.getmask(MISSING)
+    missing = (drawn.size, bytes(drawn))
+    return [c for c in characters if ((mask := font.getmask(c)).size, bytes(mask)) == missing]

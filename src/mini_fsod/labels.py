@@ -1,4 +1,4 @@
-"""Which classes are base and which are novel: the one label map that travels with every file."""
+"""Base and novel classes: the label map that every file of results stores."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ VOC_NOVEL = {
 
 @dataclass(frozen=True, slots=True)
 class LabelMap:
-    """Base classes, then novel ones: their order is the order of the detector's outputs."""
+    """Base classes, then novel ones, in the order of the detector's outputs."""
 
     base: tuple[str, ...]
     novel: tuple[str, ...]
@@ -56,48 +56,50 @@ SPLITS = {
 
 
 def split_by_name(name: str, classes: Sequence[str]) -> LabelMap:
-    """A split the field knows by name. `classes` are the data set's; all must belong to it."""
+    """A published split. `classes` are the data set's; all of them must belong to it."""
     if name not in SPLITS:
         raise UserError(
-            f'There is no split "{name}".{nearest(name, SPLITS)}', f"Known: {', '.join(SPLITS)}."
+            f'There is no split "{name}".{nearest(name, SPLITS)}', f"Use {', '.join(SPLITS)}."
         )
     labels = SPLITS[name]
-    strange = [c for c in classes if c not in labels.classes]
-    if strange:
+    unknown = [c for c in classes if c not in labels.classes]
+    if unknown:
         raise UserError(
-            f'The data has classes that split "{name}" does not know: {", ".join(strange[:10])}.',
-            "Name the novel classes instead: --novel, in a configuration data.novel.",
+            f'The data has classes that are not in split "{name}": {", ".join(unknown[:10])}.',
+            "Name the novel classes instead: --novel, or data.novel in a configuration.",
         )
     if not set(labels.novel) & set(classes):
         raise UserError(
-            f'None of the novel classes of "{name}" is in the data: {", ".join(labels.novel)}.',
-            "Take another split, or name them yourself: --novel, in a configuration data.novel.",
+            f'The data has none of the novel classes of "{name}": {", ".join(labels.novel)}.',
+            "Use another split, or name the novel classes: --novel, or data.novel in a "
+            "configuration.",
         )
     return labels
 
 
 def split_by_novel(novel: Sequence[str], classes: Sequence[str]) -> LabelMap:
-    """The named classes are novel, all others of the data set are base, in the data set's order."""
+    """The named classes are novel, all others of the data set base, in the data set's order."""
     unknown = [n for n in novel if n not in classes]
     if unknown:
         hints = "; ".join(f'"{n}".{nearest(n, classes)}' for n in unknown)
-        there = f"Classes there: {', '.join(classes)}." if classes else "It has no boxes at all."
-        fix = "A class with boxes in a file of its own: shots.file, in a configuration."
-        raise UserError(f"No such class in the data: {hints}", f"{there} {fix}")
+        known = f"Its classes: {', '.join(classes)}." if classes else "It has no boxes at all."
+        fix = "If the class's boxes are in a file of their own, set shots.file in a configuration."
+        raise UserError(f"No such class in the data: {hints}", f"{known} {fix}")
     return LabelMap(tuple(c for c in classes if c not in novel), tuple(novel))
 
 
 def one_of(split: str | None, novel: str | None) -> None:
+    """UserError if both options are given."""
     if split and novel is not None:
-        raise UserError("--split and --novel exclude each other.", "Give one of them.")
+        raise UserError("--split and --novel cannot be combined.", "Give one of them.")
 
 
 def novel_names(split: str | None, novel: str | None) -> list[str]:
-    """The names in `--novel a,b,c`, or an error where the options say nothing clear."""
+    """The names in `--novel a,b,c`; UserError if there are none, or one is given twice."""
     one_of(split, novel)
     names = [n.strip() for n in (novel or "").split(",") if n.strip()]
     if novel is not None and not names:
-        raise UserError("--novel names no class.", "For example: --novel bird,bus")
+        raise UserError("--novel is empty.", "For example: --novel bird,bus")
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice:
         raise UserError(f"Named twice in --novel: {', '.join(twice)}.", "Name each class once.")
@@ -105,7 +107,7 @@ def novel_names(split: str | None, novel: str | None) -> list[str]:
 
 
 def label_map(classes: Sequence[str], split: str | None, novel: str | None) -> LabelMap:
-    """What `--split NAME` or `--novel a,b,c` means here; with neither, all classes are base."""
+    """The label map of `--split NAME` or `--novel a,b,c`; with neither, all classes are base."""
     names = novel_names(split, novel)
     if split:
         return split_by_name(split, classes)

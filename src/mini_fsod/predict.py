@@ -1,7 +1,6 @@
-"""Pictures in, detections out: the path of the evaluation, for any files and folders.
+"""Detections of any image files and folders, computed as in the evaluation.
 
-A picture is meant as viewers show it, with the turn that EXIF asks for; boxes are in its own
-pixels, however small the detector saw it.
+Images are turned as their EXIF orientation says; boxes are in pixels of the original image.
 """
 
 from __future__ import annotations
@@ -26,43 +25,47 @@ from mini_fsod.files import is_folder, real
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.cache import Pictures
 from mini_fsod.loader.decode import Bytes, cores, decode
-from mini_fsod.loader.resident import Resident, Targets
+from mini_fsod.loader.resident import Annotations, Resident
 from mini_fsod.loader.schedule import Plan, each_once
 
-CHUNK = 64  # pictures decoded at a time; at 800 x 1333 some 200 MiB, and as much decoded ahead
-BATCH = 8  # on a GPU
+CHUNK = 64  # images decoded at a time; 200 MiB at 800 x 1333, and as much again decoded ahead
+BATCH = 8  # images per batch on a GPU
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
+    """An image file to detect in."""
+
     path: Path
-    name: str  # relative to the folder that was searched; no two pictures share it
+    name: str  # path relative to the folder that was searched, unique
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
+    """A file or folder that cannot be read, and why."""
+
     path: Path
     why: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
-    """The detections of a picture, best first."""
+    """The detections of one image, best first; N may be 0."""
 
     path: Path
     size: tuple[int, int]  # width, height, as viewers show it
     xywh: Floats  # (N, 4) x, y, width, height
-    labels: Ints  # (N,) places in the label map's classes
+    labels: Ints  # (N,) indices of the label map's classes
     scores: Floats  # (N,)
-    names: tuple[str, ...]  # (N,) of the classes
+    names: tuple[str, ...]  # (N,) class names
 
     @property
     def xyxy(self) -> Floats:
-        """(N, 4) left, top, right, bottom."""
+        """Boxes (N, 4) as left, top, right, bottom."""
         return np.concatenate([self.xywh[:, :2], self.xywh[:, :2] + self.xywh[:, 2:]], axis=1)
 
     def above(self, score: float) -> Prediction:
-        """The detections of this score and above."""
+        """Only the detections with at least this score."""
         count = int((self.scores >= score).sum())
         kept = (self.xywh[:count], self.labels[:count], self.scores[:count], self.names[:count])
         return Prediction(self.path, self.size, *kept)
@@ -73,10 +76,10 @@ def pictures_of(
     without: Path | None = None,
     skip: Callable[[str], None] = lambda _: None,
 ) -> tuple[list[Picture], list[Unreadable]]:
-    """The pictures that files and folders name, each once, and what cannot be searched.
+    """The images in files and folders, each once, and the folders that cannot be searched.
 
-    Folders are searched with all that is below, but for the folder `without`, if it is below too;
-    `skip` is told of pictures of kinds that are not read. A file is taken whatever its name.
+    Folders are searched recursively, without the folder `without`; `skip` is called with the name
+    of every image of an unsupported type. A file is taken whatever its name.
     """
     found: dict[Path, Picture] = {}
     failed: list[Unreadable] = []
@@ -93,108 +96,107 @@ def pictures_of(
         if skipped and real(place) in skipped.parents:
             names = [n for n in names if skipped not in real(place / n).parents]
         if not names:
-            failed.append(Unreadable(place, "no pictures in this folder"))
+            failed.append(Unreadable(place, "no images in this folder"))
         for name in names:
             found.setdefault(_absolute(place / name), Picture(place / name, name))
     if len({p.name for p in found.values()}) < len(found):
-        # from two folders: the names start where the folders part
-        shared = os.path.commonpath([path.parent for path in found])
-        named = {path: path.relative_to(shared).as_posix() for path in found}
+        # equal names from two folders: name them relative to the common parent
+        parent = os.path.commonpath([path.parent for path in found])
+        named = {path: path.relative_to(parent).as_posix() for path in found}
         return [Picture(p.path, named[path]) for path, p in found.items()], failed
     return list(found.values()), failed
 
 
 def _absolute(path: Path) -> Path:
-    """Without dots, but with links: a link has a name of its own."""
+    """Without dots, but links are not followed: a link has its own name."""
     return Path(os.path.normpath(path.absolute()))
 
 
 def predict(
     detector: Detector, labels: LabelMap, paths: Sequence[Path], device: torch.device
 ) -> Iterator[Prediction | Unreadable]:
-    """The detections of each picture, in this order; a picture that cannot be read is told of.
+    """Yield the detections of each image, in order, or `Unreadable`.
 
-    The detector is on the device. Pictures are decoded in threads (decoders let go of the lock),
-    the next ones while the detector is at work.
+    The detector is on the device. Threads decode the next images while it runs.
     """
     test = detector.settings.test
 
-    def look(path: Path) -> _Seen | Unreadable:
+    def read(path: Path) -> _Decoded | Unreadable:
         try:
-            own = _own_size(path)
-            return _Seen(path, decode(path, test.min_size, test.max_size), own)
+            size = _image_size(path)
+            return _Decoded(path, decode(path, test.min_size, test.max_size), size)
         except UserError as error:
             return Unreadable(path, error.what.removeprefix(f"{path}: "))
 
     pool = ThreadPoolExecutor(cores())
     try:
-        ahead = pool.map(look, paths[:CHUNK])
+        ahead = pool.map(read, paths[:CHUNK])
         for start in range(0, len(paths), CHUNK):
             chunk = list(ahead)
-            ahead = pool.map(look, paths[start + CHUNK : start + 2 * CHUNK])
-            seen = [s for s in chunk if isinstance(s, _Seen)]
-            done = iter(_detect(detector, labels, seen, device)) if seen else iter(())
-            for s in chunk:
-                yield s if isinstance(s, Unreadable) else next(done)
+            ahead = pool.map(read, paths[start + CHUNK : start + 2 * CHUNK])
+            decoded = [image for image in chunk if isinstance(image, _Decoded)]
+            predictions = iter(_detect(detector, labels, decoded, device)) if decoded else iter(())
+            for image in chunk:
+                yield image if isinstance(image, Unreadable) else next(predictions)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def upright(path: Path) -> Image.Image:
-    """The whole picture as viewers show it, RGB. UserError where it cannot be read."""
-    largest = max(_own_size(path))
+    """The image in full size, turned as EXIF says, RGB; UserError if it cannot be read."""
+    largest = max(_image_size(path))
     return Image.fromarray(decode(path, largest, largest))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Seen:
+class _Decoded:
     path: Path
-    pixels: Bytes  # (H, W, 3), reduced
-    own: tuple[int, int]  # height, width
+    pixels: Bytes  # (H, W, 3), resized
+    size: tuple[int, int]  # height, width of the original
 
 
-def _own_size(path: Path) -> tuple[int, int]:
-    """Height and width as viewers show it."""
+def _image_size(path: Path) -> tuple[int, int]:
+    """Height and width, turned as EXIF says."""
     try:
         width, height = drawn_size(*picture_size(path))
     except PictureError as error:
-        raise UserError(f"{path}: {error.what}.", "Put a sound picture there.") from None
+        raise UserError(f"{path}: {error.what}.", "Replace the file.") from None
     return height, width
 
 
 def _detect(
-    detector: Detector, labels: LabelMap, seen: Sequence[_Seen], device: torch.device
+    detector: Detector, labels: LabelMap, images: Sequence[_Decoded], device: torch.device
 ) -> list[Prediction]:
-    kept = np.array([s.pixels.shape[:2] for s in seen], dtype=np.int64)
+    kept = np.array([image.pixels.shape[:2] for image in images], dtype=np.int64)
     ends = np.cumsum(3 * kept.prod(axis=1))
     pictures = Pictures(
-        files=tuple(str(s.path) for s in seen),
-        pixels=np.concatenate([s.pixels.reshape(-1) for s in seen]),
+        files=tuple(str(image.path) for image in images),
+        pixels=np.concatenate([image.pixels.reshape(-1) for image in images]),
         offset=np.concatenate([[0], ends[:-1]]),
         kept=kept,
-        own=np.array([s.own for s in seen], dtype=np.int64),
+        own=np.array([image.size for image in images], dtype=np.int64),
     )
-    source = Resident(pictures, Targets.of(NO_BOXES, len(seen)), device)
+    source = Resident(pictures, Annotations.of(NO_BOXES, len(images)), device)
     plans = _plans(detector, pictures.own, device)
     found = detect_all(detector, source.batches, plans, device, bf16=device.type == "cuda")
     order = np.lexsort((-found.score, found.image))
-    cuts = np.searchsorted(found.image[order], np.arange(1, len(seen)))
+    cuts = np.searchsorted(found.image[order], np.arange(1, len(images)))
     return [
         Prediction(
-            path=s.path,
-            size=(s.own[1], s.own[0]),
-            xywh=found.xywh[mine],
-            labels=found.label[mine],
-            scores=found.score[mine],
-            names=tuple(labels.classes[label] for label in found.label[mine].tolist()),
+            path=image.path,
+            size=(image.size[1], image.size[0]),
+            xywh=found.xywh[rows],
+            labels=found.label[rows],
+            scores=found.score[rows],
+            names=tuple(labels.classes[label] for label in found.label[rows].tolist()),
         )
-        for s, mine in zip(seen, np.split(order, cuts), strict=True)
+        for image, rows in zip(images, np.split(order, cuts), strict=True)
     ]
 
 
-def _plans(detector: Detector, own: Ints, device: torch.device) -> list[Plan]:
-    """On a CPU every picture by itself, on the smallest canvas: batches would only be padding."""
+def _plans(detector: Detector, sizes: Ints, device: torch.device) -> list[Plan]:
+    """Batches for images of sizes (I, 2). On a CPU each image alone, which needs no padding."""
     test = detector.settings.test
     if device.type == "cpu":
-        return each_once(own, 1, test.min_size, test.max_size, most_canvases=len(own))
-    return each_once(own, min(BATCH, len(own)), test.min_size, test.max_size)
+        return each_once(sizes, 1, test.min_size, test.max_size, most_canvases=len(sizes))
+    return each_once(sizes, min(BATCH, len(sizes)), test.min_size, test.max_size)

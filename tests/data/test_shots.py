@@ -65,7 +65,9 @@ def test_the_order_of_records_does_not_matter(tmp_path: Path) -> None:
 
 def test_the_sample_of_a_seed_never_changes() -> None:
     data = crowd_of(20, 200)
-    digests = [sample_digest(balanced_set(data, draw_shots(data, LABELS, 5, seed))) for seed in (0, 1)]
+    digests = [
+        sample_digest(balanced_set(data, draw_shots(data, LABELS, 5, seed))) for seed in (0, 1)
+    ]
     assert [d[:16] for d in digests] == GOLDEN
 
 

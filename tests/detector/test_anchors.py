@@ -8,7 +8,7 @@ import torch
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.image_list import ImageList
 
-from mini_fsod.detector.anchors import canvas_anchors, grids, kept_anchors, level_counts
+from mini_fsod.detector.anchors import cached_anchors, canvas_anchors, grid_sizes, level_counts
 from mini_fsod.errors import UserError
 
 
@@ -16,7 +16,7 @@ from mini_fsod.errors import UserError
 def test_anchors_are_torchvisions(canvas: tuple[int, int]) -> None:
     sizes = tuple((s, s * 1.26) for s in (32, 64, 128, 256, 512))
     ratios = (0.5, 1.0, 2.0)
-    maps = [torch.zeros(1, 1, rows, columns) for rows, columns in grids(canvas)]
+    maps = [torch.zeros(1, 1, rows, columns) for rows, columns in grid_sizes(canvas)]
     images = ImageList(torch.zeros(1, 3, *canvas), [canvas])
     wanted = AnchorGenerator(sizes, (ratios,) * 5)(images, maps)[0]
     found = canvas_anchors(canvas, sizes, ratios, torch.device("cpu"))
@@ -28,12 +28,12 @@ def test_anchors_are_torchvisions(canvas: tuple[int, int]) -> None:
 def test_anchors_stay_where_they_lie_whatever_other_canvases_come() -> None:
     """A recorded step reads them there: in another tensor's place it would train on anything."""
     sizes, cpu = ((8.0,),) * 5, torch.device("cpu")
-    first = weakref.ref(kept_anchors((32, 32), sizes, (1.0,), cpu))
+    first = weakref.ref(cached_anchors((32, 32), sizes, (1.0,), cpu))
     for n in range(2, 202):
-        kept_anchors((32, 32 * n), sizes, (1.0,), cpu)
+        cached_anchors((32, 32 * n), sizes, (1.0,), cpu)
     gc.collect()
     assert first() is not None
-    assert kept_anchors((32, 32), sizes, (1.0,), cpu) is first()
+    assert cached_anchors((32, 32), sizes, (1.0,), cpu) is first()
 
 
 def test_counts_by_hand() -> None:
@@ -43,4 +43,4 @@ def test_counts_by_hand() -> None:
 
 def test_a_canvas_that_does_not_divide_is_refused() -> None:
     with pytest.raises(UserError, match="320 x 450"):
-        grids((320, 450))
+        grid_sizes((320, 450))

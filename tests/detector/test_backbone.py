@@ -123,8 +123,8 @@ class TestTimm:
 @pytest.mark.parametrize(
     ("settings", "weights", "words"),
     [
-        (BackboneSettings("resnet18", norm="group"), "DEFAULT", "trained from nothing"),
-        (BackboneSettings("resnet18", norm="group", frozen_stages=1), None, "from nothing"),
+        (BackboneSettings("resnet18", norm="group"), "DEFAULT", "training from random weights"),
+        (BackboneSettings("resnet18", norm="group", frozen_stages=1), None, "random weights"),
         (BackboneSettings("resnet18", frozen_stages=6), None, "frozen_stages is 6"),
         (BackboneSettings("resnet18", stride_in_1x1=True), None, "no 1x1"),
         (BackboneSettings("resnet18"), "IMAGENET", "IMAGENET"),
@@ -137,7 +137,7 @@ def test_wrong_choices_are_told(settings: BackboneSettings, weights: str, words:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"), [("missing", "are missing, the first is conv1"), ("shape", "do not fit")]
+    ("change", "words"), [("missing", "are missing, such as conv1"), ("shape", "do not fit")]
 )
 def test_a_file_that_does_not_fit_is_told(tmp_path: Path, change: str, words: str) -> None:
     weight = torch.zeros(64, 3, 7, 7 if change == "missing" else 5)

@@ -5,7 +5,14 @@ from torch import Tensor
 from torchvision.models.detection._utils import BoxCoder
 from torchvision.ops import box_iou, clip_boxes_to_image
 
-from mini_fsod.detector.boxes import clip, decode, encode, gather_rows, paired_iou, pairwise_iou
+from mini_fsod.detector.boxes import (
+    clip,
+    decode_boxes,
+    encode_boxes,
+    gather_rows,
+    paired_iou,
+    pairwise_iou,
+)
 
 WEIGHTS = (10.0, 10.0, 5.0, 5.0)
 
@@ -20,24 +27,29 @@ def random_boxes(*shape: int, seed: int = 0) -> Tensor:
 def test_encode_by_hand() -> None:
     reference = torch.tensor([0.0, 0.0, 10.0, 20.0])
     box = torch.tensor([5.0, 10.0, 15.0, 30.0])  # moved by half a width and half a height
-    assert encode(box, reference, WEIGHTS).tolist() == [5.0, 5.0, 0.0, 0.0]
-    assert decode(torch.tensor([5.0, 5.0, 0.0, 0.0]), reference, WEIGHTS).tolist() == box.tolist()
+    assert encode_boxes(box, reference, WEIGHTS).tolist() == [5.0, 5.0, 0.0, 0.0]
+    assert (
+        decode_boxes(torch.tensor([5.0, 5.0, 0.0, 0.0]), reference, WEIGHTS).tolist()
+        == box.tolist()
+    )
 
 
 def test_coding_is_torchvisions() -> None:
     boxes, references = random_boxes(50), random_boxes(50, seed=1)
     coder = BoxCoder(WEIGHTS)
     deltas = coder.encode_single(boxes, references)
-    assert torch.equal(encode(boxes, references, WEIGHTS), deltas)
+    assert torch.equal(encode_boxes(boxes, references, WEIGHTS), deltas)
     wild = deltas * torch.linspace(-9, 9, 50)[:, None]  # beyond the clamp of exp()
-    assert torch.equal(decode(wild, references, WEIGHTS), coder.decode_single(wild, references))
+    assert torch.equal(
+        decode_boxes(wild, references, WEIGHTS), coder.decode_single(wild, references)
+    )
 
 
 def test_decode_of_every_class_broadcasts() -> None:
     references = random_boxes(3, 5)
     deltas = torch.randn(3, 5, 4, 4, generator=torch.Generator().manual_seed(0))
-    found = decode(deltas, references[:, :, None], WEIGHTS)
-    assert torch.equal(found[1, 2, 3], decode(deltas[1, 2, 3], references[1, 2], WEIGHTS))
+    found = decode_boxes(deltas, references[:, :, None], WEIGHTS)
+    assert torch.equal(found[1, 2, 3], decode_boxes(deltas[1, 2, 3], references[1, 2], WEIGHTS))
 
 
 def test_each_image_clips_to_its_own_size() -> None:

@@ -20,7 +20,7 @@ from mini_fsod.detector import (
     from_torchvision,
     pad_targets,
 )
-from mini_fsod.detector.preprocess import place
+from mini_fsod.detector.preprocess import batch_images
 from mini_fsod.errors import UserError
 
 Make = Callable[..., FasterRCNN]
@@ -98,7 +98,7 @@ def test_a_size_too_small_is_flagged_and_mended(
         own, nms_rounds=rounds, test=replace(own.test, candidates=candidates)
     )
     images = pictures()
-    batch, sizes = place(images, 96, 160, 32)
+    batch, sizes = batch_images(images, 96, 160, 32)
     assert not detector.detect(batch, sizes).exact.any()
     assert detector.detect(batch, sizes, exact=True).exact.all()
     with torch.no_grad():
@@ -184,7 +184,7 @@ def training_case(
     model.rpn.register_forward_hook(lambda m, i, out: number.extend(len(b) for b in out[0]))
     theirs = model(images, [{"boxes": b, "labels": n} for b, n in zip(boxes, labels, strict=True)])
 
-    batch, sizes = place(images, 96, 160, 32)
+    batch, sizes = batch_images(images, 96, 160, 32)
     scale = [s[1] / i.shape[2] for s, i in zip(sizes, images, strict=True)]
     scaled = [b * s for b, s in zip(boxes, scale, strict=True)]
     targets = pad_targets(scaled, [n - 1 for n in labels], width=5)
@@ -232,7 +232,7 @@ def test_padding_changes_nothing(torchvision_model: Make) -> None:
     """More padded boxes, and rubbish in them and in the padded area, leave every loss as it was."""
     detector = from_torchvision(torchvision_model(seed=2))
     images = pictures([(96, 144), (150, 100)])
-    batch, sizes = place(images, 96, 160, 32)
+    batch, sizes = batch_images(images, 96, 160, 32)
     truth = [torch.tensor(GROUND_TRUTH[0][0]), torch.zeros(0, 4)]
     labels = [torch.tensor([0, 2, 4]), torch.zeros(0, dtype=torch.int64)]
     few = pad_targets(truth, labels)

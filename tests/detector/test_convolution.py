@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 from torchvision.ops import FrozenBatchNorm2d
 
-from mini_fsod.detector.convolution import FoldedConv, convolved
+from mini_fsod.detector.convolution import FoldedConv, conv_add_relu
 
 
 @pytest.mark.parametrize("relu", [True, False])
@@ -18,7 +18,7 @@ def test_a_coarser_map_is_enlarged_before_the_relu(with_coarse: bool, relu: bool
     wanted = conv(x)
     if coarse is not None:
         wanted = wanted + F.interpolate(coarse, scale_factor=2.0, mode="nearest")
-    found = convolved(conv, x, coarse, relu)
+    found = conv_add_relu(conv, x, coarse, relu)
     torch.testing.assert_close(found, wanted.relu() if relu else wanted)
 
 

@@ -10,7 +10,7 @@ from torchvision.ops import box_iou
 
 from mini_fsod.detector.anchors import canvas_anchors
 from mini_fsod.detector.batch import Targets, pad_targets
-from mini_fsod.detector.matching import Matches, draw_number, match, random_keys, sample
+from mini_fsod.detector.matching import Matches, draw_number, draw_samples, match, random_keys
 
 ANCHORS = canvas_anchors(
     (64, 96), ((16,), (32,), (48,), (64,), (96,)), (0.5, 1.0, 2.0), torch.device("cpu")
@@ -122,7 +122,7 @@ def test_samples_have_torchvisions_numbers(
     draw = torch.rand(3, n, generator=torch.Generator().manual_seed(seed))
     is_positive, is_negative = draw < positive / 2, draw > 0.6
     keys = random_keys(torch.tensor(seed), 0, 3, n)
-    found = sample(labelled(is_positive, is_negative), number, share, keys)
+    found = draw_samples(labelled(is_positive, is_negative), number, share, keys)
     for i in range(3):
         rows = found.rows[i][found.valid[i]]
         assert len(rows.unique()) == len(rows)
@@ -137,7 +137,7 @@ def test_samples_have_torchvisions_numbers(
 def test_every_candidate_has_the_same_chance() -> None:
     kind = torch.ones(400, 20, dtype=torch.bool)
     keys = random_keys(torch.tensor(7), 1, 400, 20)
-    found = sample(labelled(~kind, kind), 5, 0.5, keys)
+    found = draw_samples(labelled(~kind, kind), 5, 0.5, keys)
     often = torch.bincount(found.rows.flatten(), minlength=20)
     assert often.sum() == 2000
     assert (often - 100).abs().max() < 35  # four deviations
@@ -163,7 +163,7 @@ def test_a_part_of_a_batch_draws_what_the_whole_does() -> None:
 
 @pytest.mark.parametrize("number", [10, 3])
 def test_fewer_candidates_than_samples(number: int) -> None:
-    found = sample(
+    found = draw_samples(
         labelled(torch.tensor([[True, False]]), torch.tensor([[False, False]])),
         number,
         0.5,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
-from mini_fsod.detector.preprocess import normalise, place
+from mini_fsod.detector.preprocess import batch_images, normalise
 from mini_fsod.detector.settings import CAFFE, IMAGENET, Normalisation
 from mini_fsod.errors import UserError
 
@@ -19,7 +19,7 @@ def test_canvas_and_pixels_are_torchvisions() -> None:
     images = [torch.rand(3, h, w) for h, w in [(50, 75), (120, 60), (33, 200)]]
     transform = GeneralizedRCNNTransform(64, 100, IMAGENET.mean, IMAGENET.std).eval()
     wanted, _ = transform(images)
-    canvas, sizes = place(images, 64, 100, 32)
+    canvas, sizes = batch_images(images, 64, 100, 32)
     assert [tuple(s) for s in sizes.tolist()] == [tuple(s) for s in wanted.image_sizes]
     torch.testing.assert_close(apply(canvas, sizes, IMAGENET), wanted.tensors, atol=1e-5, rtol=0)
 
@@ -38,11 +38,11 @@ def test_bytes_and_floats_are_the_same_picture() -> None:
     sizes = torch.tensor([[8, 8], [5, 8]])
     torch.testing.assert_close(apply(images, sizes, IMAGENET), apply(images / 255, sizes, IMAGENET))
     torch.testing.assert_close(
-        place(list(images), 8, 8, 32)[0], place(list(images / 255), 8, 8, 32)[0]
+        batch_images(list(images), 8, 8, 32)[0], batch_images(list(images / 255), 8, 8, 32)[0]
     )
 
 
 @pytest.mark.parametrize("shape", [(1, 4, 4), (3, 4), (3, 0, 4)])
 def test_what_is_no_colour_picture_is_named(shape: tuple[int, ...]) -> None:
-    with pytest.raises(UserError, match="Picture 1"):
-        place([torch.zeros(3, 4, 4), torch.zeros(shape)], 8, 8, 32)
+    with pytest.raises(UserError, match="Image 1"):
+        batch_images([torch.zeros(3, 4, 4), torch.zeros(shape)], 8, 8, 32)

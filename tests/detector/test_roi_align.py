@@ -10,7 +10,7 @@ from torch import Tensor
 from torchvision.ops import MultiScaleRoIAlign
 from torchvision.ops.poolers import LevelMapper
 
-from mini_fsod.detector.roi_align import pool, roi_levels
+from mini_fsod.detector.roi_align import pool_rois, roi_levels
 
 
 def pyramid(images: int, canvas: tuple[int, int], channels: int = 3) -> list[Tensor]:
@@ -41,7 +41,7 @@ def test_pools_what_torchvision_pools(canvas: tuple[int, int]) -> None:
     boxes = torch.stack([regions(200, canvas, seed) for seed in (1, 2)])
     wanted = torchvisions(levels, boxes, canvas)
     assert (wanted[:, ::6] == 0).any()  # samples past the edge are among them
-    torch.testing.assert_close(pool(levels, boxes, 7, 2), wanted, atol=2e-4, rtol=0)
+    torch.testing.assert_close(pool_rois(levels, boxes, 7, 2), wanted, atol=2e-4, rtol=0)
 
 
 def test_gradients_are_torchvisions() -> None:
@@ -50,7 +50,7 @@ def test_gradients_are_torchvisions() -> None:
     theirs = [level.detach().clone().requires_grad_() for level in ours]
     boxes = regions(60, canvas, 3)[None]
     weight = torch.randn(1, 60, 3, 7, 7, generator=torch.Generator().manual_seed(4))
-    (pool(ours, boxes, 7, 2) * weight).sum().backward()
+    (pool_rois(ours, boxes, 7, 2) * weight).sum().backward()
     (torchvisions(theirs, boxes, canvas) * weight).sum().backward()
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a.grad, b.grad, atol=1e-3, rtol=0)
@@ -66,15 +66,15 @@ def test_levels_are_torchvisions() -> None:
 
 def test_padding_and_no_regions() -> None:
     levels = pyramid(2, (64, 64))
-    assert torch.isfinite(pool(levels, torch.zeros(2, 3, 4), 7, 2)).all()
-    assert pool(levels, torch.zeros(2, 0, 4), 7, 2).shape == (2, 0, 3, 7, 7)
+    assert torch.isfinite(pool_rois(levels, torch.zeros(2, 3, 4), 7, 2)).all()
+    assert pool_rois(levels, torch.zeros(2, 0, 4), 7, 2).shape == (2, 0, 3, 7, 7)
     # a training gone astray: what it pools is no number, which the loop tells
-    assert not torch.isfinite(pool(levels, torch.full((2, 3, 4), torch.nan), 7, 2)).any()
+    assert not torch.isfinite(pool_rois(levels, torch.full((2, 3, 4), torch.nan), 7, 2)).any()
 
 
 def test_low_precision_features_are_pooled_in_float32() -> None:
     levels = [level.bfloat16() for level in pyramid(1, (64, 64))]
     boxes = regions(20, (64, 64), 1)[None]
-    found = pool(levels, boxes, 7, 2)
+    found = pool_rois(levels, boxes, 7, 2)
     assert found.dtype == torch.float32
-    assert torch.equal(found, pool([level.float() for level in levels], boxes, 7, 2))
+    assert torch.equal(found, pool_rois([level.float() for level in levels], boxes, 7, 2))

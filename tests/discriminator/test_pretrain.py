@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from mini_fsod.discriminator.layouts import read_header
 from PIL import Image
 
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.read import read
 from mini_fsod.discriminator import pretrain as room
-from mini_fsod.discriminator.layouts import read_header
 from mini_fsod.discriminator.load import load
 from mini_fsod.discriminator.pretrain import SMALL, Pretraining, new_body, pretrain, queue_length
 from mini_fsod.errors import UserError
@@ -70,7 +70,7 @@ def test_a_training_that_was_stopped_ends_with_the_same_bytes(
     assert not out.exists()
     monkeypatch.setattr(room, "feed_of", feed_of)
     assert made(data, out) == whole
-    steps = [line["step"] for line in log.read(tmp_path / "parts.run" / log.FILE)]
+    steps = [line["step"] for line in log.read_log(tmp_path / "parts.run" / log.FILE)]
     assert steps == sorted(set(steps))
     assert steps[-1] == 40  # 8 epochs of 20 images by 4
     assert not (tmp_path / "parts.run" / "progress.pt").exists()

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mini_fsod.detector.convolution import add_enlarged
+from mini_fsod.detector.convolution import add_upsampled
 from mini_fsod.detector.nms import by_matrix
-from mini_fsod.detector.roi_align import laid_out, pool_bags
+from mini_fsod.detector.roi_align import flatten_pyramid, pool_bags
 from mini_fsod.kernels import augment
-from mini_fsod.kernels.epilogue import finish
+from mini_fsod.kernels.epilogue import shift_add_relu
 from mini_fsod.kernels.nms import suppress
 from mini_fsod.kernels.roi_align import pool_cells
 from mini_fsod.loader import augment as plain
@@ -57,16 +57,16 @@ def check_pool(device: str) -> None:
     results = []
     for way in (pool_cells, pool_bags):
         own = [level.clone().requires_grad_() for level in levels]
-        pooled = way(*laid_out(own, boxes, size), size, 2)
+        pooled = way(*flatten_pyramid(own, boxes, size), size, 2)
         (pooled * weight).sum().backward()
         results.append([pooled.detach(), *(level.grad for level in own)])
     for ours, wanted in zip(*results, strict=True):
         torch.testing.assert_close(ours, wanted, atol=1e-3, rtol=1e-4)
-    none = pool_cells(*laid_out(levels, boxes[:, :0], 7), 7, 2)
+    none = pool_cells(*flatten_pyramid(levels, boxes[:, :0], 7), 7, 2)
     assert none.shape == (0, 7, 7, channels)
 
 
-def check_finish(device: str) -> None:
+def check_shift_add_relu(device: str) -> None:
     """Shift, sum and ReLU, and the gradients of all; the second map fills more than a program."""
     for images, *shape in ((2, 12, 6, 8), (2, 40, 30, 34), (1, 300, 4, 2), (0, 8, 2, 4)):
         channels, height, width = shape
@@ -77,7 +77,7 @@ def check_finish(device: str) -> None:
         shift = torch.randn(channels, device=device)
         for other, relu, learns in product((None, like, halved), (True, False), (True, False)):
             results = []
-            for way in (finish, finish_plainly):
+            for way in (shift_add_relu, plain_shift_add_relu):
                 own = [v.clone() for v in (x, shift, other) if v is not None]
                 for value in own[:: 1 if learns else 2]:
                     value.requires_grad_()
@@ -89,10 +89,10 @@ def check_finish(device: str) -> None:
                 torch.testing.assert_close(ours, wanted, atol=1e-4, rtol=1e-5)
 
 
-def finish_plainly(x: Tensor, shift: Tensor, other: Tensor | None, relu: bool) -> Tensor:
+def plain_shift_add_relu(x: Tensor, shift: Tensor, other: Tensor | None, relu: bool) -> Tensor:
     out = x + shift.view(1, -1, 1, 1)
     if other is not None:
-        out = out + other if other.shape == out.shape else add_enlarged(out, other)
+        out = out + other if other.shape == out.shape else add_upsampled(out, other)
     return out.relu() if relu else out
 
 
@@ -115,7 +115,7 @@ def check_views(device: str) -> None:
         )  # fmt: skip
         draw = plain.draw_strong(0, plan)
         draws = torch.from_numpy(plain.laid_out(draw)).to(device)
-        ours = augment.strong_view(images, own, draws, plain.RADIUS)
+        ours = augment.fused_strong_view(images, own, draws, plain.RADIUS)
         wanted = plain.plain_view(images, own, draws, draw.order)
         away = (ours.int() - wanted.int()).abs()
         assert away.max() <= 1, (step, away.max())  # of 255: a sum in another order
@@ -123,7 +123,7 @@ def check_views(device: str) -> None:
         assert ours.is_contiguous(memory_format=torch.channels_last)
         touched |= bool((wanted != images).float().mean() > 0.2)
     assert touched
-    assert augment.strong_view(images[:0], own[:0], draws[:, :0], plain.RADIUS).shape[0] == 0
+    assert augment.fused_strong_view(images[:0], own[:0], draws[:, :0], plain.RADIUS).shape[0] == 0
 
 
 def check_compiling() -> None:
@@ -135,7 +135,7 @@ def check_compiling() -> None:
     from mini_fsod.kernels import augment, epilogue, nms, roi_align
 
     pooling = {
-        "place": "*i64",
+        "level_shapes": "*i64",
         "geometry": "*fp32",
         "out": "*bf16",
         "channels": "i32",
@@ -143,7 +143,7 @@ def check_compiling() -> None:
         "RATIO": 2,
         "C": 256,
     }
-    map_ = dict.fromkeys(("x", "other", "out", "grad", "through"), "*bf16")
+    map_ = dict.fromkeys(("x", "other", "out", "grad", "relu_grad"), "*bf16")
     map_ |= dict.fromkeys(("shift", "sums"), "*fp32") | {"P": 8, "C": 256}
     map_ |= dict.fromkeys(("pixels", "width", "channels"), "i32")
     boxes = {"number": "i32", "words": "i32", "BLOCK": nms.BLOCK}
@@ -152,14 +152,17 @@ def check_compiling() -> None:
     for kernel, arguments in (
         (roi_align._pool_forward, {"cells": "*bf16"} | pooling),
         (roi_align._pool_backward, {"grad": "*fp32"} | pooling),
-        *((epilogue._finish, map_ | {"ADD": add, "RELU": True}) for add in range(3)),
-        (epilogue._learn, map_ | {"RELU": True, "TURNS": epilogue.TURNS}),
+        *((epilogue._shift_add_relu, map_ | {"ADD": add, "RELU": True}) for add in range(3)),
+        (
+            epilogue._relu_backward,
+            map_ | {"RELU": True, "BLOCKS_PER_PROGRAM": epilogue.BLOCKS_PER_PROGRAM},
+        ),
         (
             nms._overlaps,
             {"boxes": "*fp32", "group": "*i32", "bits": "*i32", "threshold": "fp32"} | boxes,
         ),
         (
-            nms._settle,
+            nms._suppress,
             {"bits": "*i32", "valid": "*i8", "kept": "*i32", "keep": "*i8", "WORDS": 64} | boxes,
         ),
         *((augment._colours, seen | {"out": "*fp32", "SUM": asked}) for asked in (True, False)),
@@ -180,7 +183,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "compile":
         check_compiling()
     else:
-        check_finish(sys.argv[1])
+        check_shift_add_relu(sys.argv[1])
         check_suppress(sys.argv[1])
         check_pool(sys.argv[1])
         check_views(sys.argv[1])

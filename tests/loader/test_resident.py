@@ -16,8 +16,8 @@ from mini_fsod.loader.cache import Pictures, cached_pictures
 from mini_fsod.loader.decode import decode
 from mini_fsod.loader.resident import (
     FILL,
+    Annotations,
     Resident,
-    Targets,
     pad_rows,
     place,
     to_canvas,
@@ -56,8 +56,8 @@ def plan_of(
     return Plan(0, 0, canvas, 0, np.arange(count), seen, seen, whole, flips, 0, count, count)
 
 
-def no_targets(images: int) -> Targets:
-    return Targets.of(NO_BOXES, images)
+def no_targets(images: int) -> Annotations:
+    return Annotations.of(NO_BOXES, images)
 
 
 def test_pixels_at_their_own_scale_are_only_moved() -> None:
@@ -114,8 +114,8 @@ def test_rows_are_padded_by_image(image: list[int], images: int, rows: list[list
 
 def test_targets_leave_out_boxes_and_keep_their_numbers() -> None:
     boxes = Boxes.of([0, 0, 1], [[1, 2, 3, 4], [5, 6, 7, 8], [0, 0, 2, 2]], [4, 5, 6])
-    targets = Targets.of(boxes, 2, keep=np.array([False, True, True]))
-    assert targets.box.tolist() == [[1], [2]]
+    targets = Annotations.of(boxes, 2, keep=np.array([False, True, True]))
+    assert targets.box_index.tolist() == [[1], [2]]
     assert targets.labels.tolist() == [[5], [6]]
     assert targets.boxes.tolist() == [[[5, 6, 12, 14]], [[0, 0, 2, 2]]]
 
@@ -147,15 +147,15 @@ def test_a_window_is_cut_from_the_enlarged_picture(flip: bool) -> None:
     one = plan_of([(16, 20)], (16, 32), [flip])
     plan = replace(one, scaled=np.array([[22, 34]]), shift=np.array([[5, 9]]))
     boxes = Boxes.of([0, 0], [[5, 3, 6, 5], [0, 0, 5, 3]], [1, 2])
-    batch = Resident(held([image]), Targets.of(boxes, 1), CPU).batch(plan)
+    batch = Resident(held([image]), Annotations.of(boxes, 1), CPU).batch(plan)
     whole = interpolate(
         torch.from_numpy(image).permute(2, 0, 1)[None].float(), (22, 34), mode="bilinear"
     )[0]
     wanted = whole[:, 5:21, 9:29]
     wanted = wanted.flip(-1) if flip else wanted
     assert (batch.images[0, :, :, :20].float() - wanted).abs().max() < 0.51
-    assert batch.valid.tolist() == [[True, False]]  # of the second a fortieth is seen
-    back = to_picture(batch.boxes, batch)
+    assert batch.targets.valid.tolist() == [[True, False]]  # of the second a fortieth is seen
+    back = to_picture(batch.targets.boxes, batch)
     assert back[0, 0].tolist() == pytest.approx([5, 3, 11, 8])
 
 
@@ -167,23 +167,27 @@ def test_a_box_follows_its_pixels(flip: bool, size: tuple[int, int]) -> None:
     image[12:36, 40:72] = 255
     boxes = Boxes.of([0], [[2 * 40, 2 * 12, 2 * 32, 2 * 24]], [3])  # in a picture twice as large
     pictures = held([image], own=np.array([[120, 160]]))
-    batch = Resident(pictures, Targets.of(boxes, 1), CPU).batch(plan_of([size], (96, 128), [flip]))
+    batch = Resident(pictures, Annotations.of(boxes, 1), CPU).batch(
+        plan_of([size], (96, 128), [flip])
+    )
     white = batch.images[0, 0, : size[0], : size[1]] > 127
     rows, columns = white.any(1).nonzero().flatten(), white.any(0).nonzero().flatten()
     found = [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
-    assert (batch.boxes[0, 0] - torch.tensor(found)).abs().max() < 1
-    assert batch.labels.tolist() == [[3]]
-    assert batch.valid.tolist() == [[True]]
-    back = to_picture(batch.boxes, batch)
+    assert (batch.targets.boxes[0, 0] - torch.tensor(found)).abs().max() < 1
+    assert batch.targets.labels.tolist() == [[3]]
+    assert batch.targets.valid.tolist() == [[True]]
+    back = to_picture(batch.targets.boxes, batch)
     assert torch.allclose(back[0, 0], torch.tensor([80.0, 24.0, 144.0, 72.0]), atol=1e-4)
 
 
 def test_images_without_boxes_have_no_valid_target() -> None:
     boxes = Boxes.of([1, 1], [[0, 0, 1, 1], [1, 1, 1, 1]], [0, 1])
     images = random_images((3, 3), (3, 3))
-    batch = Resident(held(images), Targets.of(boxes, 2), CPU).batch(plan_of([(3, 3)] * 2, (32, 32)))
-    assert batch.valid.tolist() == [[False, False], [True, True]]
-    assert batch.box.tolist() == [[-1, -1], [0, 1]]
+    batch = Resident(held(images), Annotations.of(boxes, 2), CPU).batch(
+        plan_of([(3, 3)] * 2, (32, 32))
+    )
+    assert batch.targets.valid.tolist() == [[False, False], [True, True]]
+    assert batch.box_index.tolist() == [[-1, -1], [0, 1]]
 
 
 def test_a_resumed_run_sees_the_same_batches() -> None:
@@ -197,7 +201,7 @@ def test_a_resumed_run_sees_the_same_batches() -> None:
     rest = source.batches(schedule().plans(4, 9))
     for a, b in zip(through[4:], rest, strict=True):
         assert (a.images == b.images).all()
-        assert (a.index == b.index).all()
+        assert (a.image_index == b.image_index).all()
 
 
 def real_pictures(folder: Path, count: int) -> Dataset:
@@ -242,16 +246,16 @@ def test_the_gpu_gives_the_same_and_is_not_waited_for(size: tuple[int, int]) -> 
     pictures = held(random_images((30, 40), (30, 40)))
     boxes = Boxes.of([0, 1], [[1, 2, 3, 4], [5, 6, 7, 8]], [0, 1])
     plan = plan_of([size] * 2, (64, 64), [True, False])
-    source = Resident(pictures, Targets.of(boxes, 2), device)
+    source = Resident(pictures, Annotations.of(boxes, 2), device)
     source.batch(plan)
     torch.cuda.set_sync_debug_mode("error")
     try:
         there = source.batch(plan)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    here = Resident(pictures, Targets.of(boxes, 2), CPU).batch(plan)
+    here = Resident(pictures, Annotations.of(boxes, 2), CPU).batch(plan)
     assert (there.images.cpu().int() - here.images.int()).abs().max() <= 1
-    assert torch.allclose(there.boxes.cpu(), here.boxes)
+    assert torch.allclose(there.targets.boxes.cpu(), here.targets.boxes)
 
 
 def test_other_pictures_of_the_same_buffer_share_it() -> None:
@@ -271,10 +275,10 @@ def test_further_boxes_follow_the_same_geometry() -> None:
     plan = plan_of([(22, 34)], (32, 64), [True])
     boxes = Boxes.of([0], [[2, 3, 5, 4]], [1])
     mined = Boxes.of([0, 0], [[2, 3, 5, 4], [0, 0, 1, 1]], [4, 6])
-    pool = Targets.of(mined, 1, scores=np.array([0.5, 0.25]))
-    batch = Resident(held([image]), Targets.of(boxes, 1), CPU, [pool]).batch(plan)
-    (also,) = batch.also
-    assert also.boxes[0, 0].tolist() == batch.boxes[0, 0].tolist()
+    pool = Annotations.of(mined, 1, scores=np.array([0.5, 0.25]))
+    batch = Resident(held([image]), Annotations.of(boxes, 1), CPU, [pool]).batch(plan)
+    (also,) = batch.extra
+    assert also.boxes[0, 0].tolist() == batch.targets.boxes[0, 0].tolist()
     assert also.labels.tolist() == [[4, 6]]
     assert also.scores.tolist() == [[0.5, 0.25]]
     assert also.valid.all()

@@ -23,7 +23,7 @@ from mini_fsod.detector.settings import IMAGENET, BackboneSettings, RoISettings,
 from mini_fsod.discriminator.features import Discriminator
 from mini_fsod.discriminator.load import LastMap
 from mini_fsod.loader.cache import Pictures, cached_pictures
-from mini_fsod.loader.resident import Batch, Resident, Targets
+from mini_fsod.loader.resident import Annotations, Batch, Resident
 from mini_fsod.loader.schedule import Plan, each_once
 from mini_fsod.mining import pairs as scanning
 from mini_fsod.mining.candidates import Raw, candidates
@@ -78,7 +78,7 @@ def discriminator() -> Discriminator:
 
 
 def batches_of(pictures: Pictures, boxes: Boxes) -> Callable[[Iterable[Plan]], Iterator[Batch]]:
-    return Resident(pictures, Targets.of(boxes, len(pictures.files)), CPU).batches
+    return Resident(pictures, Annotations.of(boxes, len(pictures.files)), CPU).batches
 
 
 def plans_of(pictures: Pictures, batch: int = 2) -> list[Plan]:
@@ -316,7 +316,7 @@ def test_features_of_annotated_boxes(
     assert sorted(found) == meant
     for plan in one_by_one(plans):
         (batch,) = show([plan])
-        for slot, b in enumerate(batch.box[0].tolist()):
+        for slot, b in enumerate(batch.box_index[0].tolist()):
             if b < 0:
                 continue
             scale = torch.from_numpy(plan.sizes[0] / pictures.own[plan.images[0]]).flip(0)
@@ -325,7 +325,7 @@ def test_features_of_annotated_boxes(
                 batch.images, batch.sizes, box.view(1, 1, 4).float(), torch.ones(1, 1).bool()
             )
             torch.testing.assert_close(found[b], feature[0, 0], rtol=1e-3, atol=1e-5)
-            assert batch.valid[0, slot]
+            assert batch.targets.valid[0, slot]
 
 
 def test_pairs_of_another_tool(pictures: Pictures, data: Dataset, judge: Judge) -> None:

@@ -1,4 +1,4 @@
-"""Whole runs, as small as can be: what is run, what is not, and what is left behind."""
+"""Whole runs on coloured shapes: what is computed, what is found, and what is left behind."""
 
 from __future__ import annotations
 
@@ -14,102 +14,130 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from helpers import shapes
+from helpers.tiny_run import (
+    SHORT,
+    assert_same_weights,
+    config,
+    detections,
+    weights,
+    words,
+)
 from mini_fsod import checkpoint
-from mini_fsod.config.load import Config, from_file, resolve
+from mini_fsod.config.load import from_file
 from mini_fsod.errors import UserError
+from mini_fsod.files import lock
 from mini_fsod.runs import stages
-from mini_fsod.runs.base import checkpoint_of
-from mini_fsod.runs.data import Material
+from mini_fsod.runs.data import RunData
 from mini_fsod.tfa import cached_features
-from runs import small
 
-STAGE_KEYS = {
+TRAINED = {"iterations", "seconds", "training_seconds", "images_per_second", "checkpoint_sha256"}
+SCORED = {
     *("metric", "nAP50", "bAP50", "AP50", "per_class", "images", "detections"),
-    "test_set",
-    *("iterations", "seconds", "training_seconds", "test_seconds", "images_per_second"),
-    "checkpoint_sha256",
+    *("test_set", "test_seconds"),
 }
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small.write_data(tmp_path_factory.mktemp("small") / "data")
-
-
-def config(data: Path, **changes: object) -> Config:
-    source = data.parent / "small.yaml"
-    source.touch()
-    return resolve(str(source), small.sets(data, **changes))
-
-
-def run(
-    config: Config,
-    out: Path,
-    first: str | None = None,
-    last: str | None = "transfer",
-    command: str = "",
-) -> Any:
-    """The first two stages; the others have tests of their own."""
-    return stages.run(config, out, first, last, command)
+    return shapes.write_data(tmp_path_factory.mktemp("stages") / "data")
 
 
 @pytest.fixture(scope="module")
-def finished(data: Path) -> Path:
-    """A run with both stages. Not to be changed: see `copied`."""
-    out = data.parent / "finished"
-    run(config(data), out, command="mini run small")
-    return out
+def runs(data: Path) -> Path:
+    return data.parent / "runs"
+
+
+@pytest.fixture(scope="module")
+def finished(data: Path, runs: Path) -> Path:
+    """A run up to transfer. Not to be changed: see `copied`."""
+    stages.run(config(data), runs / "finished", last="transfer", command="mini run tiny")
+    return runs / "finished"
+
+
+@pytest.fixture(scope="module")
+def whole(data: Path, runs: Path) -> Path:
+    """A short run of all stages. Not to be changed: see `copied_whole`."""
+    stages.run(short(data), runs / "whole")
+    return runs / "whole"
 
 
 @pytest.fixture
 def copied(finished: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(finished, tmp_path / "copied"))
+    """A copy of the run with its store."""
+    return copy_runs(finished, tmp_path)
 
 
-def stamps(out: Path) -> dict[str, int]:
-    return {str(p.relative_to(out)): p.stat().st_mtime_ns for p in out.rglob("*") if p.is_file()}
+@pytest.fixture
+def copied_whole(whole: Path, tmp_path: Path) -> Path:
+    return copy_runs(whole, tmp_path)
 
 
-def weights(out: Path, stage: str) -> bytes:
-    return (out / stage / "checkpoint.safetensors").read_bytes()
+def copy_runs(run: Path, target: Path) -> Path:
+    shutil.copytree(run.parent, target / "runs", symlinks=True)
+    return target / "runs" / run.name
 
 
-def same_weights(one: Path, other: Path, stage: str, **tolerance: float) -> None:
-    a, b = (load_file(out / stage / "checkpoint.safetensors") for out in (one, other))
-    assert a.keys() == b.keys()
-    for name in a:
-        torch.testing.assert_close(a[name], b[name], **(tolerance or {"rtol": 0, "atol": 0}))
+def short(data: Path, **changes: object) -> Any:
+    return config(data, **SHORT | {"mine__detections": detections(data)} | changes)
 
 
-def test_what_a_run_leaves(data: Path, finished: Path) -> None:
-    names = {path.relative_to(finished).as_posix() for path in finished.rglob("*")}
-    names = {name for name in names if "tensorboard" not in name}
-    inside = ("", "/checkpoint.safetensors", "/metrics.json", "/log.jsonl")
-    wanted = {f"{stage}{name}" for stage in ("base", "transfer") for name in inside}
-    # nothing to go on from, nothing torn
-    assert names == wanted | {"config.yaml", "inputs.json", "results.json", ".lock"}
+def run(
+    config: Any, out: Path, first: str | None = None, last: str = "transfer", **more: Any
+) -> Any:
+    return stages.run(config, out, first, last, **more)
+
+
+def stamps(folder: Path) -> dict[str, int]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(p.relative_to(folder)): p.stat().st_mtime_ns for p in files}
+
+
+def results_of(runs: Path) -> set[str]:
+    return {path.name for path in (runs / ".stages").iterdir() if path.name != "locks"}
+
+
+# What a run leaves
+
+
+def test_run_leaves_a_folder_that_people_can_open(data: Path, finished: Path) -> None:
+    names = {path.name for path in finished.iterdir()}
+    links = {"base", "transfer"}
+    assert names == links | {"config.yaml", "detector.safetensors", "results.json", ".lock"}
+    assert {name for name in names if (finished / name).is_symlink()} == links
     assert from_file(finished / "config.yaml") == config(data)
+    for stage in links:
+        inside = {path.name for path in (finished / stage).iterdir() if path.is_file()}
+        score = {name for name in inside if name.startswith("score-")}
+        assert len(score) == 1
+        # no training state to resume from, no half-written file
+        assert inside - score == {"checkpoint.safetensors", "metrics.json", "log.jsonl"}
+    last = (finished / "detector.safetensors").read_bytes()
+    assert last == weights(finished, "transfer")
 
-    results = small.json_of(finished / "results.json")
+
+def test_run_results_have_the_figures_of_each_stage(data: Path, finished: Path) -> None:
+    results = shapes.json_of(finished / "results.json")
     assert list(results) == [
-        *("stages", "seed", "shots", "versions", "device", "command", "commit"),
+        *("stages", "results", "pool", "seed", "shots", "versions", "device", "command", "commit")
     ]
     assert list(results["stages"]) == ["base", "transfer"]
-    for stage, classes in (("base", ["red", "green"]), ("transfer", list(small.CLASSES))):
+    for stage, classes in (("base", ["red", "green"]), ("transfer", list(shapes.CLASSES))):
         figures = results["stages"][stage]
-        assert set(figures) == STAGE_KEYS
-        assert figures == small.json_of(finished / stage / "metrics.json")
+        assert set(figures) == TRAINED | SCORED
         assert list(figures["per_class"]) == classes
         assert figures["images"] == 4
         assert figures["seconds"] >= figures["training_seconds"] > 0
         assert figures["images_per_second"] > 0
+        assert (finished / stage).resolve().name == results["results"][stage]
     assert results["stages"]["base"]["nAP50"] is None
     assert results["stages"]["transfer"]["nAP50"] is not None
     assert results["stages"]["base"]["iterations"] == 12
-    assert results["seed"] == 0
-    assert results["command"] == "mini run small"
+    assert results["command"] == "mini run tiny"
 
-    for stage, novel in (("base", ()), ("transfer", (small.NOVEL,))):
+
+def test_run_checkpoints_say_what_they_are(finished: Path) -> None:
+    for stage, novel in (("base", ()), ("transfer", (shapes.NOVEL,))):
         header = checkpoint.read_header(finished / stage / "checkpoint.safetensors")
         assert (header.labels.base, header.labels.novel) == (("red", "green"), novel)
         assert header.about["stage"] == stage
@@ -118,17 +146,17 @@ def test_what_a_run_leaves(data: Path, finished: Path) -> None:
     assert [json.loads(line)["step"] for line in log] == [5, 10, 15, 20, 25]
 
 
-@pytest.mark.slow
-def test_the_same_run_gives_the_same_bytes(data: Path, finished: Path, tmp_path: Path) -> None:
-    run(config(data), tmp_path / "again")
-    for stage in ("base", "transfer"):
-        assert weights(tmp_path / "again", stage) == weights(finished, stage)
-    other = tmp_path / "other"
-    run(config(data, seed=1), other, last="base")
-    assert weights(other, "base") != weights(finished, "base")
+def test_run_of_all_stages(whole: Path) -> None:
+    results = shapes.json_of(whole / "results.json")
+    assert list(results["stages"]) == ["base", "transfer", "scan", "mine", "online", "tune"]
+    assert results["stages"]["mine"]["kept"] == len(
+        shapes.json_of(whole / "pool.json")["annotations"]
+    )
+    assert results["pool"] == {"edited": False}
+    assert (whole / "detector.safetensors").read_bytes() == weights(whole, "tune")
 
 
-def test_transfer_changes_the_predictor_alone(finished: Path) -> None:
+def test_run_transfer_changes_the_predictor_alone(finished: Path) -> None:
     base, few = (load_file(finished / s / "checkpoint.safetensors") for s in ("base", "transfer"))
     for name, value in base.items():
         if not name.startswith("predictor."):
@@ -136,231 +164,298 @@ def test_transfer_changes_the_predictor_alone(finished: Path) -> None:
     assert few["predictor.classifier.weight"].shape[0] == 1 + 3
 
 
-def test_finished_stages_are_not_run_again(
+@pytest.mark.slow
+def test_run_twice_gives_the_same_bytes(data: Path, finished: Path, tmp_path: Path) -> None:
+    run(config(data), tmp_path / "again")
+    for stage in ("base", "transfer"):
+        assert weights(tmp_path / "again", stage) == weights(finished, stage)
+    run(config(data, seed=1), tmp_path / "other", last="base")
+    assert weights(tmp_path / "other", "base") != weights(finished, "base")
+
+
+# Results are found, or computed
+
+
+def test_run_finds_what_is_kept(
     data: Path, copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = stamps(copied)
-    again = run(config(data, device="cpu"), copied, command="another")
-    assert {k: v for k, v in stamps(copied).items() if k != "config.yaml"} == {
-        k: v for k, v in before.items() if k != "config.yaml"
-    }
-    assert again["command"] == "mini run small"  # which made these figures
-    assert capsys.readouterr().err.splitlines() == [
-        "base: finished already",
-        "transfer: finished already",
-    ]
-    (copied / "results.json").unlink()
-    assert run(config(data), copied)["stages"] == again["stages"]
-    assert (copied / "results.json").exists()
+    before = stamps(copied.parent / ".stages")
+    first = shapes.json_of(copied / "results.json")
+    again = run(config(data), copied)
+    assert stamps(copied.parent / ".stages") == before
+    assert again["stages"] == first["stages"]
+    assert capsys.readouterr().err.count("found in") == 2
 
 
-def test_to_and_from(data: Path, finished: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    first = run(config(data), out, last="base")
-    assert list(first["stages"]) == ["base"]
-    assert not (out / "transfer").exists()
-    with pytest.raises(UserError, match="transfer cannot be repeated, since base is not finished"):
-        run(config(data), tmp_path / "none", first="transfer")
-    assert list(run(config(data), out)["stages"]) == ["base", "transfer"]
-    before = stamps(out)
-    changed = config(data, transfer__iterations=5)
-    with pytest.raises(UserError, match=r"of transfer, which was.*: transfer\.iterations changed"):
-        run(changed, out)
-    assert stamps(out) == before
-    results = run(changed, out, first="transfer")
+def test_run_shares_results_with_other_runs(
+    data: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(stages.STAGE, "base", None)  # nobody may train it again
+    other = copied.parent / "other"
+    run(config(data, transfer__iterations=5), other)
+    assert (other / "base").resolve() == (copied / "base").resolve()
+    assert (other / "transfer").resolve() != (copied / "transfer").resolve()
+    assert len(results_of(copied.parent)) == len(results_of(copied.parent) | set()) >= 3
+
+
+def test_run_of_changed_keys_stands_beside_the_old_result(data: Path, copied: Path) -> None:
+    old = (copied / "transfer").resolve()
+    results = run(config(data, transfer__iterations=5), copied)
     assert results["stages"]["transfer"]["iterations"] == 5
-    after = stamps(out)
-    assert {k for k in before if k.startswith("base/") and before[k] != after[k]} == set()
-    assert weights(out, "transfer") != weights(finished, "transfer")
-    assert run(config(data), out, first="base", last="base")["stages"].keys() == {"base"}
-    assert not (out / "transfer").exists()  # made of a base that is gone
-    assert weights(out, "base") == weights(finished, "base")
+    new = (copied / "transfer").resolve()
+    assert new != old
+    assert run(config(data), copied)["stages"]["transfer"]["iterations"] == 25
+    assert (copied / "transfer").resolve() == old
+    assert (new / "metrics.json").exists()
+
+
+def test_run_another_metric_scores_and_trains_nothing(
+    data: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for stage in ("base", "transfer"):
+        monkeypatch.setitem(stages.STAGE, stage, None)
+    figures = run(config(data, data__metric="coco"), copied)["stages"]["transfer"]
+    assert figures["metric"] == "coco"
+    assert "AP75" in figures
+    assert run(config(data), copied)["stages"]["transfer"]["metric"] == "voc"
+
+
+def test_run_other_annotations_are_other_results(data: Path, tmp_path: Path) -> None:
+    own = shapes.write_data(tmp_path / "data")
+    runs = tmp_path / "runs"
+    first = run(short(own), runs / "one", last="base")["results"]["base"]
+    shapes.rewrite(
+        own / "annotations" / "train.json",
+        lambda content: content["annotations"][0].update(bbox=[0, 0, 9, 9]),
+    )
+    stages.RunData.__init__.__globals__["read"].cache_clear() if hasattr(
+        stages.RunData.__init__.__globals__.get("read"), "cache_clear"
+    ) else None
+    assert run(short(own), runs / "one", last="base")["results"]["base"] != first
+
+
+def test_run_to_and_from(data: Path, copied_whole: Path) -> None:
+    whole = shapes.json_of(copied_whole / "results.json")
+    to_base = run(short(data), copied_whole, last="base")
+    assert to_base["stages"] == whole["stages"]  # later results still fit
+    trained = stamps(copied_whole / "online")
+    repeated = run(short(data), copied_whole, first="online", last="tune")
+    assert repeated["results"] == whole["results"]
+    assert stamps(copied_whole / "online") != trained
+    assert weights(copied_whole, "tune") == (copied_whole / "detector.safetensors").read_bytes()
+
+
+def test_run_up_to_a_changed_stage_drops_links_that_no_longer_fit(
+    data: Path, copied_whole: Path
+) -> None:
+    results = run(short(data, mine__threshold=0.75), copied_whole, last="mine")
+    assert list(results["stages"]) == ["base", "transfer", "scan", "mine"]
+    assert not (copied_whole / "online").is_symlink()
+    assert (copied_whole / "detector.safetensors").read_bytes() == weights(copied_whole, "transfer")
+    back = run(short(data), copied_whole, last="tune")
+    assert back["results"] == shapes.json_of(copied_whole / "results.json")["results"]
+
+
+def test_run_from_refuses_a_result_that_others_use(data: Path, copied: Path) -> None:
+    run(config(data), copied.parent / "other", last="base")
+    with pytest.raises(UserError, match="the result of base is used by other too"):
+        run(config(data), copied, first="base")
+    assert weights(copied, "base")
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "what"),
+    ("first", "last", "message"),
     [
-        ("transfr", "transfer", 'no stage "transfr". Did you mean "transfer"'),
-        (None, "tone", 'no stage "tone". Did you mean "tune"'),
-        ("transfer", "base", "--from transfer lies behind --to base"),
+        ("transfr", "transfer", r'no stage "transfr"\. Did you mean "transfer"'),
+        (None, "tone", r'no stage "tone"\. Did you mean "tune"'),
+        ("transfer", "base", "--from transfer: this run has no such stage before base"),
     ],
 )
-def test_stages_that_cannot_be(
-    data: Path, tmp_path: Path, first: str | None, last: str | None, what: str
+def test_run_rejects_stages_that_are_not_there(
+    data: Path, tmp_path: Path, first: str | None, last: str, message: str
 ) -> None:
-    with pytest.raises(UserError, match=what.replace("?", r"\?").replace(".", r"\.")):
+    with pytest.raises(UserError, match=message):
         run(config(data), tmp_path / "run", first, last)
     assert not (tmp_path / "run").exists()
 
 
-def test_nothing_is_cleared_away_before_the_data_is_known_to_do(data: Path, copied: Path) -> None:
+def test_run_writes_nothing_before_the_data_is_checked(data: Path, copied: Path) -> None:
     before = stamps(copied)
     for wrong in ({"data__root": data / "none"}, {"data__novel": "rde"}, {"shots__k": 50}):
         with pytest.raises(UserError):
-            run(config(data, **wrong), copied, first="base")
+            run(config(data, **wrong), copied)
         assert stamps(copied) == before
 
 
-# A base detector from elsewhere
+def test_run_needs_data_and_novel_classes(tmp_path: Path) -> None:
+    (tmp_path / "empty.yaml").touch()
+    with pytest.raises(UserError, match=r"lacks data\.root and data\.split or data\.novel"):
+        run(from_file(tmp_path / "empty.yaml"), tmp_path / "run")
 
 
-def test_a_base_detector_is_shared(
-    data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+# The pool
+
+
+def test_run_trains_on_an_edited_pool(
+    data: Path, copied_whole: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scored: list[tuple[str, ...]] = []
-    score = Material.score
+    mined = (copied_whole / "online").resolve()
+    shapes.rewrite(copied_whole / "pool.json", lambda content: content["annotations"].pop())
+    results = run(short(data), copied_whole, last="tune")
+    assert results["pool"]["removed"] == 1
+    assert "edited pool" in capsys.readouterr().err
+    assert (copied_whole / "online").resolve() != mined
+    assert (mined / "metrics.json").exists()  # the result of the mined pool stays
 
-    def counted(self: Material, detector: Any, labels: Any, bf16: bool) -> dict[str, Any]:
-        scored.append(labels.novel)
-        return score(self, detector, labels, bf16)
 
-    monkeypatch.setattr(Material, "score", counted)
+# Detectors given as files
+
+
+def test_run_with_a_given_base_detector(data: Path, finished: Path, tmp_path: Path) -> None:
     file = finished / "base" / "checkpoint.safetensors"
-    ways = {"file": file, "run": finished, "stage": finished / "base"}
-    for name, given in ways.items():
-        assert checkpoint_of(given, "base") == file
-        out = tmp_path / name
-        results = run(config(data, base__checkpoint=given), out)
-        assert weights(out, "transfer") == weights(finished, "transfer")
-        ours, theirs = results["stages"]["base"], small.json_of(finished / "base" / "metrics.json")
-        for key in ("training_seconds", "test_seconds"):  # spent there
-            del theirs[key]
-        spent = {"seconds": ours["seconds"], "images_per_second": None}
-        assert ours == theirs | spent | {"checkpoint": str(file)}
-        assert not (out / "base" / "checkpoint.safetensors").exists()
-    assert scored == [(small.NOVEL,)] * 3  # what was given is not measured again
+    for name, given in {"file": file, "run": finished, "stage": finished / "base"}.items():
+        results = run(config(data, base__checkpoint=given), tmp_path / name)
+        assert weights(tmp_path / name, "transfer") == weights(finished, "transfer")
+        figures = results["stages"]["base"]
+        theirs = shapes.json_of(finished / "results.json")["stages"]["base"]
+        assert figures["per_class"] == theirs["per_class"]
+        assert Path(figures["checkpoint"]).resolve() == file.resolve()
 
 
-def test_figures_are_measured_where_none_come_along(
+def test_run_with_a_given_few_shot_detector_trains_no_base(
     data: Path, finished: Path, tmp_path: Path
 ) -> None:
-    theirs = small.json_of(finished / "base" / "metrics.json")
+    results = run(config(data, transfer__checkpoint=finished), tmp_path / "run")
+    assert list(results["stages"]) == ["transfer"]
+    assert weights(tmp_path / "run", "transfer") == weights(finished, "transfer")
 
-    def base_figures(name: str, given: Path, **changes: object) -> dict[str, Any]:
-        settings = config(data, base__checkpoint=given, **changes)
-        return run(settings, tmp_path / name, last="base")["stages"]["base"]
 
+def test_run_scores_a_given_detector_once(
+    data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alone = tmp_path / "alone.safetensors"
     shutil.copy(finished / "base" / "checkpoint.safetensors", alone)
-    found = base_figures("no-metrics", alone)
-    for key in ("bAP50", "per_class", "detections", "checkpoint_sha256"):
-        assert found[key] == theirs[key]
-    assert found["images_per_second"] is None
-    assert "training_seconds" not in found
-    # figures of another file, metric or way to test are not its figures
-    (tmp_path / "metrics.json").write_text(json.dumps(theirs | {"checkpoint_sha256": "0"}))
-    assert "training_seconds" not in base_figures("other-file", alone)
-    (tmp_path / "metrics.json").write_text("{not figures")
-    assert "training_seconds" not in base_figures("not-figures", alone)
-    found = base_figures("other-metric", finished, data__metric="coco")
-    assert found["metric"] == "coco"
-    assert "AP75" in found
-    fewer = base_figures("other-test", finished, detector__detections=1)
-    assert fewer["detections"] <= 4 < theirs["detections"]
+    scored: list[str] = []
+    score = RunData.score
+
+    def counted(self: RunData, *arguments: Any) -> dict[str, Any]:
+        scored.append("score")
+        return score(self, *arguments)
+
+    monkeypatch.setattr(RunData, "score", counted)
+    for name in ("one", "two"):
+        run(config(data, base__checkpoint=alone), tmp_path / name, last="base")
+    assert scored == ["score"]
+    run(config(data, base__checkpoint=finished), tmp_path / "three" / "run", last="base")
+    assert scored == ["score"]  # the scores beside it came along
 
 
-def test_a_slim_base_detector(data: Path, finished: Path, tmp_path: Path) -> None:
-    small_file = tmp_path / "slim.safetensors"
-    checkpoint.slim(finished / "base" / "checkpoint.safetensors", small_file)
-    out = tmp_path / "run"
-    run(config(data, base__checkpoint=small_file), out)
-    same_weights(out, finished, "transfer", rtol=0.01, atol=0.01)
+def test_run_with_a_slim_base_detector(data: Path, finished: Path, tmp_path: Path) -> None:
+    slim = tmp_path / "slim.safetensors"
+    checkpoint.slim(finished / "base" / "checkpoint.safetensors", slim)
+    run(config(data, base__checkpoint=slim), tmp_path / "run")
+    assert_same_weights(tmp_path / "run", finished, "transfer", rtol=0.01, atol=0.01)
 
 
-def test_how_it_is_tested_is_the_configurations(data: Path, finished: Path, tmp_path: Path) -> None:
-    settings = config(data, base__checkpoint=finished, views__test=48, detector__score_cut=0.2)
-    run(settings, tmp_path / "run")
-    said = checkpoint.read_header(tmp_path / "run" / "transfer" / "checkpoint.safetensors").settings
-    assert (said.test.min_size, said.test.score_cut) == (48, 0.2)
+def test_run_tests_a_given_detector_as_configured(
+    data: Path, finished: Path, tmp_path: Path
+) -> None:
+    settings = {"views__test": 48, "detector__score_threshold": 0.2}
+    run(config(data, base__checkpoint=finished, **settings), tmp_path / "run")
+    header = checkpoint.read_header(tmp_path / "run" / "transfer" / "checkpoint.safetensors")
+    assert (header.settings.test.min_size, header.settings.test.score_cut) == (48, 0.2)
 
 
-def test_a_base_detector_of_something_else(data: Path, finished: Path, tmp_path: Path) -> None:
-    def refused(what: str, **changes: object) -> None:
-        with pytest.raises(UserError, match=what):
+def test_run_refuses_a_base_detector_that_does_not_fit(
+    data: Path, finished: Path, tmp_path: Path
+) -> None:
+    def refused(message: str, **changes: object) -> None:
+        with pytest.raises(UserError, match=message):
             run(config(data, **changes), tmp_path / "run")
 
-    refused(
-        r"classes are not the base classes of this run: red, green instead of green, blue, light",
-        base__checkpoint=finished,
-        data__novel="red",
-    )
-    refused(
-        "detector.channels is 16 there and 32 here; detector.width is 32 there and 64 here",
-        base__checkpoint=finished,
-        detector__channels=32,
-        detector__width=64,
-    )
+    refused("classes are not the base classes", base__checkpoint=finished, data__novel="red")
+    refused("fpn_channels", base__checkpoint=finished, detector__fpn_channels=32)
     refused("there is no base detector", base__checkpoint=tmp_path / "nowhere")
-    only_transfer = tmp_path / "only-transfer"
-    shutil.copytree(finished / "transfer", only_transfer / "transfer")
-    refused("there is no base detector", base__checkpoint=only_transfer)
     torn = tmp_path / "torn.safetensors"
     torn.write_bytes(weights(finished, "base")[:1000])
     refused("torn", base__checkpoint=torn)
 
 
+# Folders
+
+
+def test_run_refuses_folders_of_others(data: Path, finished: Path, tmp_path: Path) -> None:
+    def refused(out: Path, message: str) -> None:
+        with pytest.raises(UserError, match=message):
+            run(config(data), out)
+
+    (tmp_path / "file").touch()
+    refused(tmp_path / "file", "is a file")
+    refused(data, "is the folder of the data")
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "plan.json").touch()
+    refused(tmp_path / "study", "holds a study")
+    (tmp_path / "old" / "base").mkdir(parents=True)
+    refused(tmp_path / "old", "made by an older version of mini")
+    shutil.copytree(finished, tmp_path / "alone" / "run", symlinks=True)
+    refused(tmp_path / "alone" / "run", "its results are not here")
+
+
+def test_run_refuses_a_folder_that_another_process_works_in(data: Path, copied: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom mini_fsod.files import lock\n"
+        f"with lock(Path({str(copied / '.lock')!r})):\n    print('held', flush=True)\n"
+        "    sys.stdin.readline()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(UserError, match="another process works in this folder"):
+            run(config(data), copied)
+        other.kill()
+    with lock(copied / ".lock") as free:
+        assert free
+
+
+def test_run_moved_with_its_store_finds_everything(data: Path, copied: Path) -> None:
+    moved = copied.parent.rename(copied.parent.parent / "elsewhere") / copied.name
+    before = shapes.json_of(moved / "results.json")["stages"]
+    assert run(config(data), moved)["stages"] == before
+
+
+# Ways to read pictures, and to train
+
+
 @pytest.mark.slow
-def test_a_base_detector_that_changed_since(data: Path, finished: Path, tmp_path: Path) -> None:
-    given = tmp_path / "base.safetensors"
-    shutil.copy(finished / "base" / "checkpoint.safetensors", given)
-    out, settings = tmp_path / "run", config(data, base__checkpoint=given)
-    run(settings, out)
-    run(config(data, seed=1), tmp_path / "other", last="base")
-    shutil.copy(tmp_path / "other" / "base" / "checkpoint.safetensors", given)
-    with pytest.raises(UserError, match=r"base and transfer, .*the content of .* changed") as told:
-        run(settings, out)
-    assert "--from base" in told.value.fix
-    run(settings, out, first="base")
-    assert weights(out, "transfer") != weights(finished, "transfer")
-
-
-def test_a_base_detector_that_was_thrown_away(data: Path, copied: Path) -> None:
-    (copied / "base" / "checkpoint.safetensors").unlink()
-    with pytest.raises(UserError, match="the detector of base is not there"):
-        run(config(data), copied, first="transfer")
-
-
-# Ways to feed and to fine-tune
+def test_run_streamed_pictures_give_the_same_weights(data: Path, tmp_path: Path) -> None:
+    changes = {"base__accumulate": 2, "base__iterations": 4, "views__zoom": "[0.8,1]"}
+    for loading in ("resident", "stream"):
+        how = config(data, data__loading=loading, **changes)
+        run(how, tmp_path / loading / "run", last="base")
+    assert weights(tmp_path / "stream" / "run", "base") == weights(
+        tmp_path / "resident" / "run", "base"
+    )
 
 
 @pytest.mark.slow
-def test_streamed_pictures_give_the_same_weights(data: Path, tmp_path: Path) -> None:
-    """With averaged weights, and iterations in two parts."""
-    how = {"base__ema": 0.9, "base__accumulate": 2, "base__iterations": 4, "views__zoom": "[0.8,1]"}
-    for feed in ("resident", "stream"):
-        settings = config(data, data__feed=feed, **how)
-        run(settings, tmp_path / feed, last="base")
-    assert weights(tmp_path / "stream", "base") == weights(tmp_path / "resident", "base")
-    plain = config(data, **how | {"base__ema": "null"})
-    run(plain, tmp_path / "plain", last="base")
-    assert weights(tmp_path / "plain", "base") != weights(tmp_path / "resident", "base")
-
-
-@pytest.mark.slow
-def test_fine_tuning_over_kept_features_is_the_plain_way(
+def test_run_without_memory_for_features_fine_tunes_the_plain_way(
     data: Path,
     finished: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    shared = {"base__checkpoint": finished}
-    run(config(data, transfer__cached="false", **shared), tmp_path / "plain")
-    same_weights(tmp_path / "plain", finished, "transfer", rtol=1e-4, atol=1e-6)
-
-    # where memory does not suffice the plain way is taken by itself
     monkeypatch.setattr(cached_features, "free_memory", lambda device: 1000)
-    capsys.readouterr()
-    run(config(data, **shared), tmp_path / "little-memory")
-    assert "transfer: features are not kept" in capsys.readouterr().err
-    assert weights(tmp_path / "little-memory", "transfer") == weights(
-        tmp_path / "plain", "transfer"
-    )
+    run(config(data, base__checkpoint=finished), tmp_path / "run")
+    assert "transfer: features are not cached" in capsys.readouterr().err
+    assert_same_weights(tmp_path / "run", finished, "transfer", rtol=1e-4, atol=1e-6)
 
 
-def test_nothing_to_score_on(tmp_path: Path) -> None:
-    data = small.write_data(tmp_path / "data", ("train",))
-    results = run(config(data, base__iterations=2, transfer__iterations=2), tmp_path / "run")
+def test_run_without_a_test_set_is_not_scored(tmp_path: Path) -> None:
+    data = shapes.write_data(tmp_path / "data", ("train",))
+    results = run(short(data), tmp_path / "run")
     for figures in results["stages"].values():
         assert [figures[name] for name in ("nAP50", "bAP50", "AP50")] == [None] * 3
         assert figures["per_class"] == {}
@@ -368,10 +463,12 @@ def test_nothing_to_score_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes(data: Path, finished: Path, tmp_path: Path) -> None:
+def test_run_on_two_processes_gives_the_same_detectors(
+    data: Path, finished: Path, tmp_path: Path
+) -> None:
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
-        [sys.executable, *torchrun, "-m", "mini_fsod", *small.words(data, tmp_path / "run")],
+        [sys.executable, *torchrun, "-m", "mini_fsod", *words(data, tmp_path / "run")],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -379,20 +476,9 @@ def test_two_processes(data: Path, finished: Path, tmp_path: Path) -> None:
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    results = small.json_of(tmp_path / "run" / "results.json")
+    results = shapes.json_of(tmp_path / "run" / "results.json")
     assert list(results["stages"]) == ["base", "transfer"]
     assert done.stdout.count("stage ") == 1  # one table
     assert done.stderr.count("base: bAP50") == 1
     for stage in ("base", "transfer"):
-        same_weights(tmp_path / "run", finished, stage, rtol=1e-2, atol=1e-3)
-
-
-def test_a_file_of_shots_is_asked_for_when_it_is_needed(data: Path, tmp_path: Path) -> None:
-    out, shots = tmp_path / "run", tmp_path / "shots.json"
-    own = config(data, shots__file=shots, shots__k=4)
-    assert stages.run(own, out, last="base")["shots"]["k"] == 4
-    content = small.pictures(tmp_path, 3, seed=7, name="shot")
-    shots.write_text(json.dumps(content))
-    assert stages.run(own, out, last="transfer")["shots"]["k"] == 2  # as it has
-    shots.unlink()
-    assert stages.run(own, out, last="transfer")["shots"]["k"] == 2
+        assert_same_weights(tmp_path / "run", finished, stage, rtol=1e-2, atol=1e-3)

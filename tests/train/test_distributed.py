@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,22 +12,35 @@ import pytest
 import torch
 from PIL import Image
 
-from mini_fsod.config.load import resolve
+from helpers import training as small
+from helpers.run_data import run_data
+from helpers.training import CPU, train_small
+from mini_fsod.config.schema import Training
 from mini_fsod.data.subsets import arranged
 from mini_fsod.detector import build
 from mini_fsod.detector.settings import RoISettings, RPNSettings
 from mini_fsod.errors import UserError
 from mini_fsod.loader.schedule import Schedule
-from mini_fsod.runs.data import Material, inputs_from
+from mini_fsod.runs.data import inputs_from
 from mini_fsod.train import distributed, log, loop
 from mini_fsod.train import state as states
-from mini_fsod.train.distributed import Team, mean_of_all, team, told_by_leader, wait_for_all
-from mini_fsod.train.loop import Recipe, train
+from mini_fsod.train.distributed import (
+    Team,
+    average_over_processes,
+    broadcast_from_leader,
+    team,
+    wait_for_all,
+)
+from mini_fsod.train.loop import train
 from mini_fsod.train.step import losses_of
-from train import small
-from train.small import CPU
 
-RECIPE = Recipe(iterations=3, batch=4, rate=0.02, warm_up=2, ema=0.9, clip=5.0, save_seconds=1000)
+SECTION = Training(iterations=3, batch=4, rate=0.02, warm_up=2, clip=5.0, save_seconds=1000)
+
+
+def changed(**changes: object) -> Training:
+    return SECTION.model_copy(update=changes)
+
+
 BOXES = (
     (),
     ((2, 2, 20, 28), (40, 40, 20, 20)),
@@ -60,7 +72,7 @@ def learn(
     team: Team,
     home: Path,
     name: str,
-    recipe: Recipe = RECIPE,
+    section: Training = SECTION,
     even: bool = False,
     whole: bool = False,
 ) -> None:
@@ -70,15 +82,15 @@ def learn(
     no sample: images with large boxes have few, the one without boxes many. `whole`: the backbone
     learns too.
     """
-    loop.LOOK_ELSEWHERE = 1
-    sets = [f"data.root={home / 'data'}", "data.novel=bird", f"data.cache={home / 'cache'}"]
-    sets += ["views.short=[64]", "views.test=64", "views.long=64"]
-    material = Material(resolve("demo", sets), CPU)
-    data = arranged(material.data, material.labels)
+    loop.LOG_EVERY_ELSEWHERE = 1
+    material = run_data(
+        home / "data", data__novel=["bird"], views__short=[64], views__test=64, views__long=64
+    )
+    data = arranged(material.whole, material.labels)
     batches, sizes = material.batches(data)
-    schedule = Schedule(sizes, recipe.batch, (64,), 64, seed=0)
+    schedule = Schedule(sizes, section.batch, (64,), 64, seed=0)
     inputs = inputs_from(batches, CPU)
-    feed = material.feed(data, schedule, inputs, team, recipe.accumulate)
+    feed = material.feed(data, schedule, inputs, team, section.accumulate)
     torch.manual_seed(0)
     rpn = RPNSettings(
         anchor_sizes=((16,), (32,), (64,), (128,), (256,)),
@@ -93,24 +105,36 @@ def learn(
     model = build(2, "resnet18", norm="group", channels=32, rpn=rpn, roi=roi)
     model.backbone.requires_grad_(whole)
     folder = home / f"{name}-{team.rank}"
-    train(model, losses_of(model), feed, recipe, folder, "base", CPU, team)
+    train(
+        model,
+        losses_of(model),
+        feed,
+        section,
+        False,
+        folder,
+        "base",
+        CPU,
+        team,
+        ema=0.9,
+        ema_warm_up=0.1,
+    )
 
 
 def curve(folder: Path) -> list[dict[str, float]]:
     quantities = ("step", "loss", "rate")
     return [
         {k: v for k, v in line.items() if k.startswith("loss") or k in quantities}
-        for line in log.read(folder / log.FILE)
+        for line in log.read_log(folder / log.FILE)
     ]
 
 
 def assert_alike(one: Path, other: Path) -> None:
     for a, b in zip(curve(one), curve(other), strict=True):
         assert a == pytest.approx(b, rel=1e-4)
-    first, second = states.read(one), states.read(other)
+    first, second = states.read_state(one), states.read_state(other)
     assert first is not None
     assert second is not None
-    assert first["step"] == second["step"] == RECIPE.iterations
+    assert first["step"] == second["step"] == SECTION.iterations
     for key in ("weights", "momentum", "averaged"):
         torch.testing.assert_close(first[key], second[key], rtol=1e-3, atol=1e-5)
 
@@ -124,12 +148,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def learn_alone(home: Path, name: str, recipe: Recipe = RECIPE, **how: Any) -> None:
-    before = loop.LOOK_ELSEWHERE
+def learn_alone(home: Path, name: str, section: Training = SECTION, **how: Any) -> None:
+    before = loop.LOG_EVERY_ELSEWHERE
     try:
-        learn(Team(), home, name, recipe, **how)
+        learn(Team(), home, name, section, **how)
     finally:
-        loop.LOOK_ELSEWHERE = before
+        loop.LOG_EVERY_ELSEWHERE = before
 
 
 def test_two_processes_do_what_one_does(home: Path) -> None:
@@ -143,10 +167,10 @@ def test_two_processes_do_what_one_does(home: Path) -> None:
 @pytest.mark.slow
 def test_accumulation_is_the_whole_batch_where_parts_have_as_many_samples(home: Path) -> None:
     learn_alone(home, "even", even=True)
-    learn_alone(home, "even parts", replace(RECIPE, accumulate=2), even=True)
+    learn_alone(home, "even parts", changed(accumulate=2), even=True)
     assert_alike(home / "even parts-0", home / "even-0")
     # and is not, where each part has its own number: so the test above can fail
-    learn_alone(home, "parts", replace(RECIPE, accumulate=2))
+    learn_alone(home, "parts", changed(accumulate=2))
     ours, theirs = (curve(home / f"{name}-0")[0] for name in ("parts", "whole"))
     for name in ("loss_rpn_box_reg", "loss_classifier", "loss_box_reg"):
         assert ours[name] != pytest.approx(theirs[name], rel=0.01)
@@ -154,33 +178,33 @@ def test_accumulation_is_the_whole_batch_where_parts_have_as_many_samples(home: 
 
 @pytest.mark.slow
 def test_two_processes_that_accumulate(home: Path) -> None:
-    learn_alone(home, "fourths", replace(RECIPE, accumulate=4), even=True)
-    assert small.in_team(2, learn, home, "four", replace(RECIPE, accumulate=2), True) == [0, 0]
+    learn_alone(home, "fourths", changed(accumulate=4), even=True)
+    assert small.in_team(2, learn, home, "four", changed(accumulate=2), True) == [0, 0]
     assert_alike(home / "four-0", home / "fourths-0")
 
 
 @pytest.mark.slow
 def test_a_detector_goes_on_bitwise(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Backbone, sampling and NMS too."""
-    recipe = replace(RECIPE, iterations=4, save_seconds=0)
-    learn_alone(home, "unbroken", recipe, whole=True)
+    section = changed(iterations=4, save_seconds=0)
+    learn_alone(home, "unbroken", section, whole=True)
     states_seen: list[states.State] = []
 
     def stop_at_the_second(*of: Any) -> states.State:
         if states_seen:
             raise small.StopError
-        states_seen.append(gather(*of))
+        states_seen.append(snapshot(*of))
         return states_seen[0]
 
-    gather = states.gather
+    snapshot = states.snapshot
     with monkeypatch.context() as patch:
-        patch.setattr(states, "gather", stop_at_the_second)
+        patch.setattr(loop, "snapshot", stop_at_the_second)
         with pytest.raises(small.StopError):
-            learn_alone(home, "broken", recipe, whole=True)
-    state = states.read(home / "broken-0")
+            learn_alone(home, "broken", section, whole=True)
+    state = states.read_state(home / "broken-0")
     assert state is not None
     assert state["step"] == 1
-    learn_alone(home, "broken", recipe, whole=True)
+    learn_alone(home, "broken", section, whole=True)
     small.assert_same(home / "broken-0", home / "unbroken-0")
 
 
@@ -189,9 +213,9 @@ def test_a_detector_goes_on_bitwise(home: Path, monkeypatch: pytest.MonkeyPatch)
 
 def talk(own: Team, folder: Path) -> None:
     values = [torch.tensor([1.0, 2.0]) * (1 + own.rank), torch.full((2, 2), float(own.rank))]
-    mean_of_all(values)
+    average_over_processes(values)
     torch.testing.assert_close(values, [torch.tensor([1.5, 3.0]), torch.full((2, 2), 0.5)])
-    assert told_by_leader(7 + own.rank, own, CPU) == 7
+    assert broadcast_from_leader(7 + own.rank, own, CPU) == 7
     wait_for_all(own)
 
 
@@ -208,27 +232,26 @@ def slow_clocks(own: Team, folder: Path) -> None:
         told.now += 0.5 + own.rank
 
     model, feed = small.Small(), small.feed_of(before)
-    recipe = small.recipe_of(iterations=None, minutes=0.5)
-    _, trained = train(model, model.losses, feed, recipe, folder, "t", CPU, own)
+    _, trained = train_small(model.losses, model, folder, feed, own, iterations=None, minutes=0.5)
     assert trained.iterations == 60
 
 
 def test_one_clock_decides_about_minutes(tmp_path: Path) -> None:
     assert small.in_team(2, slow_clocks, tmp_path) == [0, 0]
-    state = states.read(tmp_path)
+    state = states.read_state(tmp_path)
     assert state is not None
     assert state["total"] == 60
 
 
 def no_number_in_one_part(own: Team, folder: Path) -> None:
     model, feed = small.Small(), small.feed_of(ruined=(7,) if own.rank == 1 else ())
-    with pytest.raises(UserError, match="loss_left at iteration 7 "):
-        train(model, model.losses, feed, small.recipe_of(), folder, "t", CPU, own)
+    with pytest.raises(UserError, match="loss_left is not finite at iteration 7 "):
+        train_small(model.losses, model, folder, feed, own)
 
 
 def test_no_number_in_one_process_stops_all(tmp_path: Path) -> None:
     assert small.in_team(2, no_number_in_one_part, tmp_path) == [0, 0]
-    state = states.read(tmp_path)
+    state = states.read_state(tmp_path)
     assert state is not None
     assert state["step"] == 5
 
@@ -236,9 +259,9 @@ def test_no_number_in_one_process_stops_all(tmp_path: Path) -> None:
 def other_folders(own: Team, folder: Path) -> None:
     model, place = small.Small(), folder / str(own.rank)
     if own.rank == 0:
-        train(model, model.losses, small.feed_of(), small.recipe_of(), place, "t", CPU, own)
-    with pytest.raises(UserError, match="process 1 does not find the state"):
-        train(model, model.losses, small.feed_of(), small.recipe_of(), place, "t", CPU, own)
+        train_small(model.losses, model, place, team=own)
+    with pytest.raises(UserError, match="process 1 does not find the training state"):
+        train_small(model.losses, model, place, team=own)
 
 
 def test_a_folder_that_is_not_shared(tmp_path: Path) -> None:
@@ -253,10 +276,8 @@ def test_a_folder_that_is_not_shared(tmp_path: Path) -> None:
 
 def test_a_batch_that_cannot_be_shared(tmp_path: Path) -> None:
     model = small.Small()
-    with pytest.raises(UserError, match=r"batch of 4 images cannot be cut into 3 .*3 processes"):
-        train(
-            model, model.losses, small.feed_of(), small.recipe_of(), tmp_path, "t", CPU, Team(0, 3)
-        )
+    with pytest.raises(UserError, match=r"batch of 4 images cannot be split into 3 .*3 processes"):
+        train_small(model.losses, model, tmp_path, team=Team(0, 3))
     assert not list(tmp_path.iterdir())
 
 
@@ -265,13 +286,13 @@ def test_alone_without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     with team(CPU) as own:
         assert own == Team(0, 1)
         assert own.leads
-        assert told_by_leader(3, own, CPU) == 3
+        assert broadcast_from_leader(3, own, CPU) == 3
         wait_for_all(own)
 
 
 def test_a_world_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    for name in distributed.TOLD:
+    for name in distributed.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(UserError, match="RANK, MASTER_ADDR, MASTER_PORT is not set"), team(CPU):
         pass
@@ -282,4 +303,4 @@ def test_a_world_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_gpu_for_each_process(monkeypatch: pytest.MonkeyPatch, device: str, own: str) -> None:
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert distributed.own_device(torch.device(device)) == torch.device(own)
+    assert distributed.device_of_process(torch.device(device)) == torch.device(own)

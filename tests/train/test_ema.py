@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from helpers.training import CPU, Small
 from mini_fsod.train.ema import Average, warmed_decay
-from train.small import CPU, Small
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_it_equals_a_loop_over_tensors() -> None:
     for step in range(8):
         x, y = torch.randn(4, 3, generator=rng), torch.randn(4, 2, generator=rng)
         optimiser.zero_grad()
-        sum(model.losses(x, y).values()).backward()
+        sum(model.losses((x, y)).values()).backward()
         optimiser.step()
         decay = warmed_decay(step, 0.4)
         average.decay.fill_(decay)

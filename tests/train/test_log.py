@@ -19,7 +19,7 @@ def look(
     to: Log, step: int, total: int | None = 20, speed: float = 1234.5, **losses: float
 ) -> None:
     left = None if total is None else 185.0
-    to.look(step, total, losses or LOSSES, 0.02, speed, left, 3.5)
+    to.write(step, total, losses or LOSSES, 0.02, speed, left, 3.5)
 
 
 def steps(folder: Path) -> list[int]:
@@ -31,7 +31,7 @@ def test_a_line_for_every_look(tmp_path: Path) -> None:
         look(to, 5)
         assert steps(tmp_path) == [5]  # at once, not when it ends
         look(to, 10)
-    assert log.read(tmp_path / log.FILE)[0] == {
+    assert log.read_log(tmp_path / log.FILE)[0] == {
         "step": 5,
         "loss": 1.375,
         "loss_left": 0.25,
@@ -68,9 +68,9 @@ def test_a_run_that_goes_on_drops_what_lies_beyond(
 
 def test_reading_a_log_that_is_torn_or_absent(tmp_path: Path) -> None:
     path = tmp_path / log.FILE
-    assert log.read(path) == []
+    assert log.read_log(path) == []
     path.write_text('{"step": 5}\n{"step": 10}\n{"st')
-    assert log.read(path) == [{"step": 5}, {"step": 10}]
+    assert log.read_log(path) == [{"step": 5}, {"step": 10}]
 
 
 def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -159,4 +159,4 @@ def test_lines_where_there_is_no_terminal(tmp_path: Path, monkeypatch: pytest.Mo
     assert told.getvalue() == "base 10/20  1,234 img/s  loss 1.375  3:05 min left\n"
     with Log(tmp_path, "base", 10, 20):
         pass
-    assert told.getvalue().endswith("\nbase: goes on behind iteration 10 of 20\n")
+    assert told.getvalue().endswith("\nbase: resumes after iteration 10 of 20\n")

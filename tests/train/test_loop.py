@@ -11,36 +11,39 @@ import pytest
 import torch
 from torch import nn
 
+from helpers import training as small
+from helpers.training import ITERATIONS, assert_same, run, stopped, train_small
 from mini_fsod.errors import UserError
 from mini_fsod.train import log, loop
 from mini_fsod.train import state as states
 from mini_fsod.train.ema import warmed_decay
-from mini_fsod.train.loop import train
 from mini_fsod.train.schedule import rate_at
-from train import small
-from train.small import CPU, ITERATIONS, assert_same, run, stopped
+from mini_fsod.train.step import Inputs
 
 
-def naive(recipe: loop.Recipe) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+def naive(
+    ema_warm_up: float | None = 0.1, **changes: Any
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """The weights and their average by a plain loop over torch's ordinary parts."""
+    section = small.section_of(**changes)
     model, average = small.Small(), small.Small()
     learning = [p for p in model.parameters() if p.requires_grad]
     optimiser = torch.optim.SGD(
-        learning, momentum=recipe.momentum, weight_decay=recipe.weight_decay
+        learning, momentum=section.momentum, weight_decay=section.weight_decay
     )
     batches = small.feed_of().batches(0)
-    total = recipe.iterations
+    total = section.iterations
     assert total is not None
     for n in range(total):
         for group in optimiser.param_groups:
-            group["lr"] = rate_at(n, total, recipe.rate, recipe.warm_up, recipe.decay)
+            group["lr"] = rate_at(n, total, section.learning_rate, section.warm_up, section.decay)
         optimiser.zero_grad()
         for part in next(batches):
-            sum(model.losses(*part).values()).backward()
-        if recipe.clip is not None:
-            nn.utils.clip_grad_norm_(learning, recipe.clip)
+            sum(model.losses(part).values()).backward()
+        if section.clip is not None:
+            nn.utils.clip_grad_norm_(learning, section.clip)
         optimiser.step()
-        decay = warmed_decay(n, recipe.ema or 0.0, recipe.ema_growth)
+        decay = warmed_decay(n, 0.9, ema_warm_up)
         for own, new in zip(
             average.state_dict().values(), model.state_dict().values(), strict=True
         ):
@@ -55,13 +58,13 @@ def naive(recipe: loop.Recipe) -> tuple[dict[str, torch.Tensor], dict[str, torch
         {},
         {"clip": 0.1},
         {"momentum": 0.0, "warm_up": 0, "weight_decay": 0.1},
-        {"ema_growth": None},
+        {"ema_warm_up": None},
     ],
 )
 def test_it_is_a_plain_loop(tmp_path: Path, changes: dict[str, Any]) -> None:
     averaged, trained = run(tmp_path / "with", **changes)
     learned, _ = run(tmp_path / "without", ema=None, **changes)
-    weights, average = naive(small.recipe_of(**changes))
+    weights, average = naive(**changes)
     assert trained.iterations == ITERATIONS
     torch.testing.assert_close(learned.state_dict(), weights)
     average["norm.num_batches_tracked"].zero_()  # counts: nothing to average
@@ -84,24 +87,17 @@ def test_accumulation_is_the_whole_batch(tmp_path: Path) -> None:
         nn.init.constant_(model.weight, 0.1)
         nn.init.constant_(model.bias, 0.2)
 
-        def losses(x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
-            return {"loss": (model(x.double()) - y).square().mean()}
+        def losses(inputs: Inputs) -> dict[str, torch.Tensor]:
+            return {"loss": (model(inputs[0].double()) - inputs[1]).square().mean()}
 
-        feed = small.feed_of(accumulate=accumulate)
-        recipe = small.recipe_of(accumulate=accumulate, clip=0.5)
-        return train(model, losses, feed, recipe, tmp_path / str(accumulate), "t", CPU)[0]
+        folder = tmp_path / str(accumulate)
+        return train_small(losses, model, folder, accumulate=accumulate, clip=0.5)[0]
 
     whole = learned(1)
     torch.testing.assert_close(learned(2).state_dict(), whole.state_dict())
     torch.testing.assert_close(learned(4).state_dict(), whole.state_dict())
-    one, two = (log.read(tmp_path / str(n) / log.FILE) for n in (1, 2))
+    one, two = (log.read_log(tmp_path / str(n) / log.FILE) for n in (1, 2))
     assert [line["loss"] for line in one] == pytest.approx([line["loss"] for line in two])
-
-
-@pytest.mark.parametrize(("batch", "accumulate"), [(4, 3), (1, 2)])
-def test_parts_must_be_equal(tmp_path: Path, batch: int, accumulate: int) -> None:
-    with pytest.raises(UserError, match=f"batch of {batch} images cannot be cut into {accumulate}"):
-        run(tmp_path, batch=batch, accumulate=accumulate)
 
 
 @pytest.mark.parametrize("bf16", [False, True])
@@ -109,12 +105,11 @@ def test_bf16_is_a_flag(tmp_path: Path, bf16: bool) -> None:
     kinds = set()
     model = small.Small()
 
-    def losses(x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
-        kinds.add(model.first(x).dtype)
-        return model.losses(x, y)
+    def losses(inputs: Inputs) -> dict[str, torch.Tensor]:
+        kinds.add(model.first(inputs[0]).dtype)
+        return model.losses(inputs)
 
-    recipe = small.recipe_of(iterations=2, bf16=bf16)
-    train(model, losses, small.feed_of(), recipe, tmp_path, "t", CPU)
+    train_small(losses, model, tmp_path, iterations=2, bf16=bf16)
     assert kinds == {torch.bfloat16 if bf16 else torch.float32}
     assert model.first.weight.dtype == torch.float32
 
@@ -124,13 +119,13 @@ def test_what_is_logged(tmp_path: Path) -> None:
     every = []
     model = small.Small()
 
-    def losses(x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
-        found = model.losses(x, y)
+    def losses(inputs: Inputs) -> dict[str, torch.Tensor]:
+        found = model.losses(inputs)
         every.append(found["loss_right"].item())
         return found
 
-    train(model, losses, small.feed_of(), small.recipe_of(), tmp_path, "t", CPU)
-    lines = log.read(tmp_path / log.FILE)
+    train_small(losses, model, tmp_path)
+    lines = log.read_log(tmp_path / log.FILE)
     assert [line["step"] for line in lines] == [5, 10, 15, 20, 23]
     spans = [(0, 5), (5, 10), (10, 15), (15, 20), (20, 23)]
     for line, (a, b) in zip(lines, spans, strict=True):
@@ -150,9 +145,9 @@ def test_who_watches_sees_every_look_and_may_stop(tmp_path: Path) -> None:
     def learned(folder: Path, end: int, gauge: float) -> None:
         model = small.Small()
 
-        def losses(x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        def losses(inputs: Inputs) -> dict[str, torch.Tensor]:
             told = {"height": gauge * model.first.weight.sum()}
-            return model.losses(x, y) | (told if gauge else {})
+            return model.losses(inputs) | (told if gauge else {})
 
         class Watch:
             def begin(self, step: int) -> None:
@@ -164,18 +159,18 @@ def test_who_watches_sees_every_look_and_may_stop(tmp_path: Path) -> None:
                     raise UserError("enough")
                 return {"twice": 2 * means.get("height", 0.0)}
 
-        train(model, losses, small.feed_of(), small.recipe_of(), folder, "t", CPU, watch=Watch())
+        train_small(losses, model, folder, watch=Watch())
 
     with pytest.raises(UserError, match="enough"):
         learned(tmp_path / "watched", 15, 1e3)
-    state = states.read(tmp_path / "watched")
+    state = states.read_state(tmp_path / "watched")
     assert state is not None
     assert state["step"] == 10  # the last that was found in order
     learned(tmp_path / "watched", 0, 1e3)
     assert [step for step, _ in seen] == [5, 10, 15, 15, 20, 23]
     assert begun == [0, 10]
     assert seen[2] == seen[3]
-    for line in log.read(tmp_path / "watched" / log.FILE):
+    for line in log.read_log(tmp_path / "watched" / log.FILE):
         assert line["twice"] == 2 * line["height"] != 0
         assert line["loss"] == pytest.approx(line["loss_left"] + line["loss_right"])
     learned(tmp_path / "plain", 0, 0)
@@ -185,13 +180,11 @@ def test_who_watches_sees_every_look_and_may_stop(tmp_path: Path) -> None:
 def test_a_gauge_that_is_no_number(tmp_path: Path) -> None:
     model = small.Small()
 
-    def losses(x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
-        return model.losses(x, y) | {"height": torch.tensor(torch.nan)}
+    def losses(inputs: Inputs) -> dict[str, torch.Tensor]:
+        return model.losses(inputs) | {"height": torch.tensor(torch.nan)}
 
-    with pytest.raises(
-        UserError, match="The gauge is not a number any more: height at iteration 0"
-    ):
-        train(model, losses, small.feed_of(), small.recipe_of(), tmp_path, "t", CPU)
+    with pytest.raises(UserError, match="The gauge height is not finite at iteration 0"):
+        train_small(losses, model, tmp_path)
 
 
 # A budget in minutes
@@ -220,7 +213,7 @@ def test_slow_iterations_are_told(
     """And minutes are kept: without a GPU five of them may last for many."""
     budget = {"iterations": None, "minutes": 1}
     _, trained = run(tmp_path, clock(10), **budget)
-    assert "an iteration takes 10 s here. Smaller is faster" in capsys.readouterr().err
+    assert "an iteration takes 10 s here. For speed: smaller" in capsys.readouterr().err
     assert trained.seconds == 60
     assert trained.iterations == 6
 
@@ -231,7 +224,7 @@ def test_minutes_become_a_number(tmp_path: Path, clock: Callable[..., small.Hook
     _, trained = run(tmp_path / "whole", clock(0.5), **budget)
     assert (trained.iterations, trained.seconds) == (60, 30.0)
     assert trained.images_per_second == 60 * small.BATCH / 30
-    rates = {line["step"]: line["rate"] for line in log.read(tmp_path / "whole" / log.FILE)}
+    rates = {line["step"]: line["rate"] for line in log.read_log(tmp_path / "whole" / log.FILE)}
     assert rates[40] == pytest.approx(0.05)  # two thirds of 60: the rate falls at iteration 40
     assert rates[45] == pytest.approx(0.005)
     assert rates[50] == pytest.approx(0.005)
@@ -242,7 +235,7 @@ def test_minutes_become_a_number(tmp_path: Path, clock: Callable[..., small.Hook
         folder = tmp_path / str(iteration)
         with pytest.raises(small.StopError):
             run(folder, clock(0.5, iteration), **budget)
-        state = states.read(folder)
+        state = states.read_state(folder)
         assert state is not None
         assert state["total"] == 60
         run(folder, clock(seconds), **budget)
@@ -254,7 +247,7 @@ def test_the_number_is_kept_at_once(tmp_path: Path, clock: Callable[..., small.H
     budget = {"iterations": None, "minutes": 0.5, "save_seconds": 1000}
     with pytest.raises(small.StopError):
         run(tmp_path, clock(0.5, 31), **budget)
-    state = states.read(tmp_path)
+    state = states.read_state(tmp_path)
     assert state is not None
     assert (state["step"], state["total"]) == (30, 60)
 
@@ -282,12 +275,12 @@ def test_stopped_before_the_number_is_known(
 def test_a_loss_that_is_no_number(tmp_path: Path, bad: tuple[int, ...], kept: int | None) -> None:
     with pytest.raises(UserError) as stop:
         run(tmp_path / "bad", ruined=bad)
-    assert f"loss_left at iteration {bad[0]} (from 0)" in stop.value.what
+    assert f"The loss loss_left is not finite at iteration {bad[0]} (from 0)" in stop.value.what
     assert f"pictures {', '.join(small.images_of(bad[0]))}." in stop.value.what
-    assert "the last good state is kept" in stop.value.fix
-    state = states.read(tmp_path / "bad")
+    assert "the last good state is saved" in stop.value.fix
+    state = states.read_state(tmp_path / "bad")
     assert (None if state is None else state["step"]) == kept
-    assert all(line["step"] <= (kept or 0) for line in log.read(tmp_path / "bad" / log.FILE))
+    assert all(line["step"] <= (kept or 0) for line in log.read_log(tmp_path / "bad" / log.FILE))
     run(tmp_path / "bad")
     run(tmp_path / "good")
     assert_same(tmp_path / "bad", tmp_path / "good")
@@ -295,7 +288,7 @@ def test_a_loss_that_is_no_number(tmp_path: Path, bad: tuple[int, ...], kept: in
 
 def test_after_a_resume_the_iteration_is_named_too(tmp_path: Path) -> None:
     stopped(tmp_path, 12)
-    with pytest.raises(UserError, match="loss_left at iteration 13 "):
+    with pytest.raises(UserError, match="loss_left is not finite at iteration 13 "):
         run(tmp_path, ruined=(13,))
 
 
@@ -307,8 +300,8 @@ def test_an_update_that_ruins_the_weights(tmp_path: Path, bad: int) -> None:
         model = small.Small()
         told = SimpleNamespace(n=0)
 
-        def losses(x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
-            found = model.losses(x, y)
+        def losses(inputs: Inputs) -> dict[str, torch.Tensor]:
+            found = model.losses(inputs)
             if told.n == root_at:
                 found["loss_left"] = (0 * found["loss_left"]).sqrt()
             return found
@@ -316,12 +309,16 @@ def test_an_update_that_ruins_the_weights(tmp_path: Path, bad: int) -> None:
         def before(n: int) -> None:
             told.n = n
 
-        train(model, losses, small.feed_of(before), small.recipe_of(), folder, "t", CPU)
+        train_small(losses, model, folder, small.feed_of(before))
 
-    where = f"update at iteration {bad} " if bad in (9, 22) else "loss_left at iteration 8 "
+    where = (
+        f"update at iteration {bad} "
+        if bad in (9, 22)
+        else "loss_left is not finite at iteration 8 "
+    )
     with pytest.raises(UserError, match=where):
         learned(tmp_path / "bad", bad)
-    state = states.read(tmp_path / "bad")
+    state = states.read_state(tmp_path / "bad")
     assert state is not None
     assert state["step"] == bad // 5 * 5
     learned(tmp_path / "bad", None)

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 import torch
 
+from helpers import training as small
+from helpers.training import ITERATIONS, assert_same, run, stopped, train_small
 from mini_fsod.errors import UserError
 from mini_fsod.train import log, loop
 from mini_fsod.train import state as states
-from mini_fsod.train.loop import train
-from train import small
-from train.small import CPU, ITERATIONS, assert_same, run, stopped
 
 
 @pytest.mark.parametrize("ema", [None, 0.9])
@@ -28,7 +27,7 @@ def test_a_stopped_run_ends_the_same(tmp_path: Path, ema: float | None, clip: fl
     for iteration in (3, 5, 8, 13, 20, 22):
         folder = tmp_path / str(iteration)
         stopped(folder, iteration, ema=ema, clip=clip)
-        state = states.read(folder)
+        state = states.read_state(folder)
         assert (0 if state is None else state["step"]) == iteration // 5 * 5
         learned, trained = run(folder, ema=ema, clip=clip)
         assert trained.iterations == ITERATIONS
@@ -43,7 +42,7 @@ def test_stopped_many_times(tmp_path: Path) -> None:
         stopped(tmp_path / "often", iteration)
     run(tmp_path / "often")
     assert_same(tmp_path / "often", tmp_path / "whole")
-    lines = log.read(tmp_path / "often" / log.FILE)
+    lines = log.read_log(tmp_path / "often" / log.FILE)
     assert [line["step"] for line in lines] == [5, 10, 15, 20, 23]
 
 
@@ -59,15 +58,15 @@ def test_how_often_states_are_written_changes_nothing(tmp_path: Path) -> None:
     run(tmp_path / "once", save_seconds=1000)
     stopped(tmp_path / "never", 20, save_seconds=1000)
     assert_same(tmp_path / "often", tmp_path / "once")
-    assert states.read(tmp_path / "never") is None
+    assert states.read_state(tmp_path / "never") is None
 
 
 def test_another_feed_is_refused(tmp_path: Path) -> None:
     stopped(tmp_path, 7)
     model, feed = small.Small(), small.feed_of()
     other = loop.Feed(feed.batches, feed.images, "other")
-    with pytest.raises(UserError, match="cannot go on where it stopped: its data, seed"):
-        train(model, model.losses, other, small.recipe_of(), tmp_path, "t", CPU)
+    with pytest.raises(UserError, match="cannot resume: its data, seed"):
+        train_small(model.losses, model, tmp_path, other)
 
 
 @pytest.mark.parametrize("ema", [0.9, None])
@@ -76,9 +75,8 @@ def test_another_model_is_refused(tmp_path: Path, ema: float | None) -> None:
     model = small.Small()
     if ema is None:
         model.last.requires_grad_(False)
-    recipe = small.recipe_of(ema=ema)
-    with pytest.raises(UserError, match="its weights are not those of this model"):
-        train(model, model.losses, small.feed_of(), recipe, tmp_path, "t", CPU)
+    with pytest.raises(UserError, match="its weights are those of another model"):
+        train_small(model.losses, model, tmp_path, ema=ema)
 
 
 # kill -9
@@ -136,7 +134,7 @@ def test_killed_before_an_iteration(tmp_path: Path, unbroken: Path, iteration: i
     assert wait_for(small.start(die_before, tmp_path, iteration)) == -signal.SIGKILL
     run(tmp_path)
     assert_same(tmp_path, unbroken)
-    assert [line["step"] for line in log.read(tmp_path / log.FILE)] == [5, 10, 15, 20, 23]
+    assert [line["step"] for line in log.read_log(tmp_path / log.FILE)] == [5, 10, 15, 20, 23]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +148,7 @@ def test_killed_while_a_state_is_written(
     run(tmp_path)
     assert_same(tmp_path, unbroken)
     assert not list(tmp_path.glob("*.part"))
-    assert [line["step"] for line in log.read(tmp_path / log.FILE)] == [5, 10, 15, 20, 23]
+    assert [line["step"] for line in log.read_log(tmp_path / log.FILE)] == [5, 10, 15, 20, 23]
 
 
 @pytest.mark.slow
@@ -169,4 +167,4 @@ def test_killed_again_and_again(tmp_path: Path, unbroken: Path) -> None:
     assert process.exitcode == 0
     assert kills > 1
     assert_same(tmp_path, unbroken)
-    assert [line["step"] for line in log.read(tmp_path / log.FILE)] == [5, 10, 15, 20, 23]
+    assert [line["step"] for line in log.read_log(tmp_path / log.FILE)] == [5, 10, 15, 20, 23]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_fsod.train.schedule import fitting_iterations, may_settle, rate_at
+from mini_fsod.train.schedule import can_estimate, iterations_in_budget, rate_at
 
 THIRDS = (2 / 3, 8 / 9)
 
@@ -56,7 +56,7 @@ def test_the_rate_only_falls_after_the_warm_up(total: int, warm_up: int, step: i
     ],
 )
 def test_when_a_budget_becomes_a_number(minutes: float, seconds: float, may: bool) -> None:
-    assert may_settle(minutes, seconds) is may
+    assert can_estimate(minutes, seconds) is may
 
 
 @pytest.mark.parametrize(
@@ -71,4 +71,4 @@ def test_when_a_budget_becomes_a_number(minutes: float, seconds: float, may: boo
     ],
 )
 def test_how_many_iterations_fit_a_minute(looks: list[tuple[float, int]], fits: int) -> None:
-    assert fitting_iterations(1, looks) == fits
+    assert iterations_in_budget(1, looks) == fits

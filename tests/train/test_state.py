@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from helpers.training import CPU, Small
 from mini_fsod.errors import UserError
 from mini_fsod.train import state as states
 from mini_fsod.train.ema import Average
 from mini_fsod.train.step import make_optimiser
-from train.small import CPU, Small
 
 
 def begun(steps: int, layout: torch.memory_format = torch.contiguous_format):
@@ -21,7 +21,7 @@ def begun(steps: int, layout: torch.memory_format = torch.contiguous_format):
     for n in range(steps):
         optimiser.zero_grad()
         x = torch.full((2, 3), float(n)) + torch.eye(3)[:2]
-        losses = model.losses(x, x[:, :2])
+        losses = model.losses((x, x[:, :2]))
         (sum(losses.values()) + model.conv(torch.ones(1, 2, 4, 4)).square().sum()).backward()
         optimiser.step()
         average.decay.fill_(0.5)
@@ -32,7 +32,7 @@ def begun(steps: int, layout: torch.memory_format = torch.contiguous_format):
 def test_what_a_state_holds() -> None:
     """What learns and what moves; not what is frozen. Copies: training goes on meanwhile."""
     model, optimiser, average = begun(2)
-    state = states.gather(model, optimiser, average)
+    state = states.snapshot(model, optimiser, average)
     learning = {name for name, p in model.named_parameters() if p.requires_grad}
     assert learning > {"first.weight", "norm.weight"}
     assert learning.isdisjoint({"frozen.weight", "frozen.bias"})
@@ -47,7 +47,7 @@ def test_what_a_state_holds() -> None:
 
 def test_before_the_first_step_there_is_no_momentum() -> None:
     model, optimiser, _ = begun(0)
-    state = states.gather(model, optimiser, None)
+    state = states.snapshot(model, optimiser, None)
     assert state["momentum"] == {}
     assert state["averaged"] is None
     states.restore(state, *begun(0)[:2], None)
@@ -56,15 +56,15 @@ def test_before_the_first_step_there_is_no_momentum() -> None:
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_there_and_back(tmp_path: Path, layout: torch.memory_format) -> None:
     """Through a file that torch reads without trust, into the layout that the weights have."""
-    state = states.gather(*begun(3, layout))
-    with states.Writer(tmp_path) as writer:
+    state = states.snapshot(*begun(3, layout))
+    with states.StateWriter(tmp_path) as writer:
         writer.write(state | {"step": 3, "identity": "x"})
-    read = states.read(tmp_path)
+    read = states.read_state(tmp_path)
     assert read is not None
     assert (read["step"], read["identity"]) == (3, "x")
     model, optimiser, average = begun(1, layout)
     states.restore(read, model, optimiser, average)
-    again = states.gather(model, optimiser, average)
+    again = states.snapshot(model, optimiser, average)
     for key in ("weights", "momentum", "averaged"):
         assert again[key].keys() == state[key].keys()
         for name, value in state[key].items():
@@ -75,70 +75,68 @@ def test_there_and_back(tmp_path: Path, layout: torch.memory_format) -> None:
 
 
 def test_another_shape_is_refused() -> None:
-    state = states.gather(*begun(1))
+    state = states.snapshot(*begun(1))
     model, optimiser, average = begun(0)
     model.last = torch.nn.Linear(8, 3)
-    with pytest.raises(ValueError, match="not those of this model"):
+    with pytest.raises(ValueError, match="those of another model"):
         states.restore(state, model, optimiser, average)
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
-    assert states.read(tmp_path) is None
-    assert states.read(tmp_path / "absent") is None
+    assert states.read_state(tmp_path) is None
+    assert states.read_state(tmp_path / "absent") is None
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.999])
 def test_a_damaged_file(tmp_path: Path, share: float) -> None:
-    with states.Writer(tmp_path) as writer:
-        writer.write(states.gather(*begun(1)))
+    with states.StateWriter(tmp_path) as writer:
+        writer.write(states.snapshot(*begun(1)))
     path = tmp_path / states.FILE
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(
-        UserError, match=r"progress\.pt: the state of the run cannot be read"
-    ) as told:
-        states.read(tmp_path)
-    assert told.value.fix == "Delete the file to begin the stage again."
+    with pytest.raises(UserError, match=r"progress\.pt: the training state cannot be read") as told:
+        states.read_state(tmp_path)
+    assert told.value.fix == "Delete the file to start the stage from the beginning."
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"\x80\x02}q\x00.", b"PK\x03\x04" + b"x" * 50])
 def test_a_file_that_is_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / states.FILE).write_bytes(content)
     with pytest.raises(UserError, match="cannot be read"):
-        states.read(tmp_path)
+        states.read_state(tmp_path)
 
 
 def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
     """And nothing else."""
-    with states.Writer(tmp_path) as writer:
+    with states.StateWriter(tmp_path) as writer:
         writer.write({"step": 5})
     left = tmp_path / f".{states.FILE}.k2j3.part"
     left.write_bytes(b"half")
     other = tmp_path / ".checkpoint.safetensors.k2j3.part"
     other.write_bytes(b"half")
-    assert states.read(tmp_path) == {"step": 5}
-    with states.Writer(tmp_path):
+    assert states.read_state(tmp_path) == {"step": 5}
+    with states.StateWriter(tmp_path):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == [other.name, states.FILE]
 
 
 def test_states_follow_one_another(tmp_path: Path) -> None:
-    with states.Writer(tmp_path) as writer:
+    with states.StateWriter(tmp_path) as writer:
         for step in range(20):
             writer.write({"step": step})
-    assert states.read(tmp_path) == {"step": 19}
+    assert states.read_state(tmp_path) == {"step": 19}
     assert [path.name for path in tmp_path.iterdir()] == [states.FILE]
 
 
 def test_a_state_that_cannot_be_written(tmp_path: Path) -> None:
     """It is told by the next write, or at the end; the state before stays."""
-    with states.Writer(tmp_path) as writer:
+    with states.StateWriter(tmp_path) as writer:
         writer.write({"step": 1})
     place = tmp_path / states.FILE
     place.rename(tmp_path / "kept")
     place.mkdir()
     with (
         pytest.raises(UserError, match=r"progress\.pt: cannot be written"),
-        states.Writer(tmp_path) as writer,
+        states.StateWriter(tmp_path) as writer,
     ):
         writer.write({"step": 2})

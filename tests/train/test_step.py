@@ -16,7 +16,7 @@ from mini_fsod.eval.inference import detect_all
 from mini_fsod.eval.score import score
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.cache import cached_pictures
-from mini_fsod.loader.resident import Resident, Targets
+from mini_fsod.loader.resident import Annotations, Resident
 from mini_fsod.loader.schedule import Schedule, each_once
 from mini_fsod.train.step import Step, inputs_of, losses_of, make_optimiser
 
@@ -28,7 +28,7 @@ LABELS = LabelMap(("car", "bus"), ("bird",))
 def source(tmp_path: Path) -> tuple[Resident, np.ndarray]:
     data = arranged(read(tiny.write_coco(tmp_path / "data")), LABELS)
     pictures = cached_pictures(data, tmp_path / "cache", 64, 128, workers=1)
-    return Resident(pictures, Targets.of(data.boxes, len(data)), CPU), pictures.own
+    return Resident(pictures, Annotations.of(data.boxes, len(data)), CPU), pictures.own
 
 
 def detector() -> Detector:
@@ -73,10 +73,7 @@ def test_a_step_is_what_its_parts_are(
     optimiser.param_groups[0]["lr"].fill_(0.01)
     Step(losses_of(ours), optimiser, CPU, bf16=False)([inputs_of(batch, torch.tensor(5))])
 
-    from mini_fsod.detector import Targets as Truth
-
-    truth = Truth(batch.boxes, batch.labels, batch.valid)
-    losses = by_hand.losses(batch.images, batch.sizes, truth, torch.tensor(5))
+    losses = by_hand.losses(batch.images, batch.sizes, batch.targets, torch.tensor(5))
     sum(losses.values()).backward()
     torch.optim.SGD(by_hand.parameters(), 0.01, 0.9, weight_decay=1e-4).step()
     for a, b in zip(ours.parameters(), by_hand.parameters(), strict=True):

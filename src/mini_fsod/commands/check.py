@@ -89,16 +89,16 @@ def check_data(
 ) -> bool:
     """Check a data set and print the result; True if it has no problem."""
     from mini_fsod.data import check
-    from mini_fsod.data.duplicates import alike, copy_notes, leak_problems
-    from mini_fsod.data.read import look
-    from mini_fsod.data.subsets import training_set
+    from mini_fsod.data.duplicates import copy_notes, leak_problems, same_content
+    from mini_fsod.data.read import read_with_problems
+    from mini_fsod.data.subsets import default_training_set
     from mini_fsod.data.summary import base_problems, novel_notes, split_classes, summarize
 
     name = name_of(path)
     one_of(split, novel)
-    data, problems = look(path, subset, root)
+    data, problems = read_with_problems(path, subset, root)
     # an image set chosen by --subset is checked as the one to train on
-    training_name, training = training_set(data) if subset is None else ("", data)
+    training_name, training = default_training_set(data) if subset is None else ("", data)
     labels, class_problems = split_classes(data, split, novel, name, readable=not problems)
     complete = subset is None and not problems and len(data.boxes) > 0
     class_problems += base_problems(training, labels, name, training_name, complete)
@@ -107,12 +107,12 @@ def check_data(
         image_problems, sizes = check.picture_problems(data, decode, done)
     if data.kind == "coco" and len(image_problems) == len(data) and not sizes:
         image_problems = [_suggest_root(p, is_file(path)) for p in image_problems]
-    problems += check.class_problems(data) + check.box_problems(data) + check.repeat_problems(data)
-    problems += check.file_problems(data) + image_problems
+    problems += check.class_problems(data) + check.box_problems(data)
+    problems += check.duplicate_problems(data) + check.file_problems(data) + image_problems
     duplicates: list[list[int]] = []  # groups of images with the same content
     if decode:
         readable = sorted(sizes)
-        groups = alike([data.path(i) for i in readable])
+        groups = same_content([data.path(i) for i in readable])
         duplicates = [[readable[n] for n in group] for group in groups]
         problems += leak_problems(data, duplicates)
     # data that could not be read is empty for that reason: no second problem

@@ -19,7 +19,7 @@ from mini_fsod.labels import VOC_CLASSES, LabelMap, label_map
 
 if TYPE_CHECKING:
     from mini_fsod.data.dataset import Dataset
-    from mini_fsod.eval.detections import Detections
+    from mini_fsod.eval.detections import DatasetDetections
 
 
 class MetricName(StrEnum):
@@ -82,11 +82,11 @@ def eval_command(
         console.table(_score_table(result, labels))
 
 
-def _read_detections(files: Sequence[Path], dataset: Dataset) -> list[Detections]:
+def _read_detections(files: Sequence[Path], dataset: Dataset) -> list[DatasetDetections]:
     """The detections of all files, or the problems of all files together."""
     from mini_fsod.eval.detections import read_detections
 
-    found: list[Detections] = []
+    found: list[DatasetDetections] = []
     problems: list[Problem] = []
     for file in files:
         try:

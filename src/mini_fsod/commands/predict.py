@@ -61,14 +61,14 @@ def predict_command(
     """
     from mini_fsod import checkpoint
     from mini_fsod.commands.drawings import refuse_overwriting
-    from mini_fsod.data.folder import unread_kinds
+    from mini_fsod.data.folder import unread_formats
     from mini_fsod.device import torch_device
     from mini_fsod.predict import pictures_of
 
     torch_dev = torch_device(device)
     unread: list[str] = []
     pictures, unreadable = pictures_of(images, without=draw, skip=unread.append)
-    for line in unread_kinds(unread):
+    for line in unread_formats(unread):
         console.note(line)
     if draw is not None:
         refuse_overwriting(draw, pictures)

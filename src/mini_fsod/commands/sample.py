@@ -72,10 +72,8 @@ def sample_command(
     candidates = dataset if part is None else dataset.subset(part)
     labels, empty = _without_empty(label_map(dataset.classes, split, novel), dataset, data, subset)
     if lists is None:
-        chosen, origin = (
-            draw_shots(candidates, labels, shots, seed, subset or part, dataset),
-            "drawn",
-        )
+        chosen = draw_shots(candidates, labels, shots, seed, subset or part, dataset)
+        origin = "drawn"
     else:
         chosen = choose_shots(candidates, labels, lists, shots, seed)
         origin = f"official {Path(official or '').name}"
@@ -130,12 +128,12 @@ def _without_empty(
     Labelling sites export the project's name as a class above all others. A class with boxes in
     another image set than `subset` stays, so that the draw reports it as too small.
     """
-    from mini_fsod.data.read import look
+    from mini_fsod.data.read import read_with_problems
     from mini_fsod.data.subsets import is_of
 
     empty = [name for name in labels.base if not is_of(dataset, (name,)).any()]
     if empty and subset is not None:
-        all_sets, _ = look(path)
+        all_sets, _ = read_with_problems(path)
         empty = [name for name in empty if not is_of(all_sets, (name,)).any()]
     return LabelMap(tuple(c for c in labels.base if c not in empty), labels.novel), empty
 

@@ -40,7 +40,7 @@ from mini_fsod.config.values import (
 from mini_fsod.errors import UserError
 from mini_fsod.plain_yaml import format_yaml
 
-STAGES = ("base", "transfer", "scan", "mine", "online", "tune")
+STAGES = ("base", "transfer", "scan", "mine", "online", "tune")  # in the order in which they run
 TRAINED = ("base", "transfer", "online", "tune")  # stages with the keys of `train`
 REFERENCE_BATCH = 16  # the batch size that default learning rates are meant for
 
@@ -319,7 +319,7 @@ class Online(Training):
     mingle: Mingle = Mingle()
     iou_branch: bool = True  # the teacher's scores include the predicted IoU (Eq. 7)
     # beta of the paper: weight of the IoU branch's loss. Change it only to reproduce Appendix C
-    iou_beta: NonNegativeFloat = 1.0
+    iou_beta: NonNegativeFloat = 0.5
     # strong augmentation for the student. Change it if novel classes differ by colour alone
     strong: bool = True
     shots: bool = False  # train on the K shots too
@@ -360,7 +360,7 @@ class Tune(Training):
 
 
 class Config(Section):
-    # seed of training and new weights; shots have their own. Change it to measure the spread of runs
+    # seed of training and new weights; shots have another. Change it to measure the spread of runs
     seed: NonNegative = 0
     # auto (the first GPU, or the CPU), cpu, cuda or cuda:1. Change it to choose a GPU
     device: Device = "auto"

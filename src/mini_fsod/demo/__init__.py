@@ -1,4 +1,4 @@
-"""The embedded data set: handwritten digits on photographs, drawn on the spot, no download."""
+"""The embedded data set: handwritten digits on photographs, drawn locally, without a download."""
 
 from mini_fsod.demo.digits import CLASSES, LABELS, NOVEL
 from mini_fsod.demo.scenes import write_demo_data

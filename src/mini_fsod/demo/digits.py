@@ -1,7 +1,7 @@
-"""What the demo scenes are made of: scikit-learn's handwritten digits, scikit-image's photographs.
+"""The sources of the demo scenes: scikit-learn's handwritten digits, scikit-image's photographs.
 
-No digit image and no photograph serves in more than one part (train, shots, test), whatever the
-seed: a detector that learnt them by heart gains nothing in the test.
+No digit image and no photograph is in more than one part (train, shots, test), whatever the seed,
+so that memorising them does not help in the test.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from mini_fsod.errors import UserError
 from mini_fsod.labels import split_by_novel
 
 CLASSES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-# Learnable but not trivial: three resembles five and nine, eight resembles nine and zero.
+# Not trivial: three resembles five and nine, eight resembles nine and zero.
 NOVEL = ("three", "six", "eight")
 LABELS = split_by_novel(NOVEL, CLASSES)
 
-# Packaged with scikit-image 0.25 and 0.26 (byte for byte the same), so nothing is downloaded.
-# Left out: those with writing on them (text, page) and those for which scikit-image states no
-# licence (moon, motorcycle). Smooth, busy and coloured ones are spread over the parts.
+# Packaged with scikit-image 0.25 and 0.26 (the same bytes), so nothing is downloaded. Left out:
+# those with text on them (text, page) and those without a stated licence (moon, motorcycle).
+# Smooth, busy and coloured ones are spread over the parts.
 PHOTOGRAPHS = {
     "train": (
         "astronaut.png",
@@ -43,12 +43,12 @@ PHOTOGRAPHS = {
     "test": ("coins.png", "gravel.png", "retina.jpg", "rocket.jpg"),
 }
 
-# Of the some 180 images of each digit, the part from .. to .. in a fixed shuffled order.
+# Share of the about 180 images of each digit, from .. to .. in a fixed shuffled order.
 DIGIT_SHARES = {"train": (0.0, 0.6), "shots": (0.6, 0.75), "test": (0.75, 1.0)}
 
-CELL = 9  # pixels of the enlarged digit for one pixel of the 8 x 8 original
-MARGIN = 3  # empty original pixels around it, so that slant and rotation cut nothing off
-INK = 96  # a mask value from here on counts as ink: boxes are tight on it
+CELL = 9  # enlargement of the 8 x 8 original
+MARGIN = 3  # original pixels around it, so that slant and rotation cut nothing off
+INK = 96  # least mask value that counts as ink; boxes are tight around the ink
 
 Digit = npt.NDArray[np.float64]  # (8, 8), values 0 to 16
 
@@ -61,7 +61,7 @@ class Material:
     photographs: tuple[Image.Image, ...]  # RGB
 
 
-def _install(package: str) -> UserError:
+def _not_installed(package: str) -> UserError:
     return UserError(
         f"The demo data set needs {package}, which is not installed.",
         'Run: pip install "mini-fsod[demo]"',
@@ -69,13 +69,13 @@ def _install(package: str) -> UserError:
 
 
 def photograph(name: str) -> Image.Image:
-    """One of scikit-image's photographs, straight from the installed package's folder.
+    """One of scikit-image's photographs, from the installed package's folder.
 
-    Its own loader would copy the file into the user's cache, or look for it on the network.
+    Its own loader would copy the file to the user's cache, or look for it on the network.
     """
     spec = find_spec("skimage")
     if spec is None or not spec.submodule_search_locations:
-        raise _install("scikit-image")
+        raise _not_installed("scikit-image")
     path = Path(spec.submodule_search_locations[0]) / "data" / name
     try:
         return Image.open(path).convert("RGB")
@@ -87,27 +87,27 @@ def photograph(name: str) -> Image.Image:
 
 
 @cache
-def _digits() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+def digit_images() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """(1797, 8, 8) images with values 0 to 16, and (1797,) which digit each is."""
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise _install("scikit-learn") from error
+        raise _not_installed("scikit-learn") from error
     data = load_digits()
     return data.images, data.target
 
 
 def digit_indices(part: str, digit: int) -> list[int]:
-    """Which of scikit-learn's images of this digit belong to this part."""
-    indices = np.flatnonzero(_digits()[1] == digit).tolist()
+    """Indices of scikit-learn's images of this digit that belong to this part."""
+    indices = np.flatnonzero(digit_images()[1] == digit).tolist()
     random.Random(f"mini demo digits {digit}").shuffle(indices)
     start, end = (round(share * len(indices)) for share in DIGIT_SHARES[part])
     return indices[start:end]
 
 
 def material(part: str) -> Material:
-    """All that the scenes of this part may be made of."""
-    images = _digits()[0]
+    """The digits and photographs for the scenes of this part."""
+    images = digit_images()[0]
     return Material(
         digits=tuple(
             tuple(images[i] for i in digit_indices(part, digit)) for digit in range(len(CLASSES))
@@ -117,14 +117,14 @@ def material(part: str) -> Material:
 
 
 def _resize(picture: Image.Image, size: tuple[int, int]) -> Image.Image:
-    """One axis after the other: versions of Pillow differ in which they take first, and so in
-    the last bit of some pixels."""
+    """Resize one axis after the other: versions of Pillow differ in which they resize first, and
+    so in the last bit of some pixels."""
     wide = picture.resize((size[0], picture.height), Image.Resampling.BICUBIC)
     return wide.resize(size, Image.Resampling.BICUBIC)
 
 
 def background(rng: random.Random, photo: Image.Image) -> Image.Image:
-    """A crop of the photograph, 144 to 176 pixels a side, in another light."""
+    """A crop of the photograph, 144 to 176 pixels a side, with another contrast and tint."""
     width, height = rng.randint(144, 176), rng.randint(144, 176)
     zoom = rng.uniform(0.8, min(2.4, photo.width / width, photo.height / height))
     w, h = int(zoom * width), int(zoom * height)
@@ -143,8 +143,8 @@ def background(rng: random.Random, photo: Image.Image) -> Image.Image:
 def stroke_field(digit: Digit) -> Image.Image:
     """An 8 x 8 digit, enlarged to a smooth field that a threshold turns into a pen stroke.
 
-    The neighbourhood's mean is taken off first: so faint strokes survive and the small holes of
-    8, 6 and 9 stay open, where a plain threshold loses one or the other.
+    The local mean is subtracted, so that faint strokes survive and the small holes of 8, 6 and 9
+    stay open; a plain threshold loses one or the other.
     """
     side = 8 + 2 * MARGIN
     grey = np.zeros((side, side), dtype=np.uint8)
@@ -163,13 +163,13 @@ def _ramp(low: float, high: float) -> Callable[[int], float]:
 
 
 def handwritten(rng: random.Random, digit: Digit, height: int) -> Image.Image:
-    """The digit as a mask of ink: one pen, slant, turn and stretch; `height` pixels high.
+    """The digit as a mask of ink, `height` pixels high, with random pen, slant, rotation and width.
 
-    The mask is cropped to the ink and has a margin of 4 pixels on each side.
+    The mask is cropped to the ink, with a margin of 4 pixels on each side.
     """
     field = stroke_field(digit)
-    pen = rng.uniform(20, 68)  # the higher, the thinner
-    slant = rng.uniform(-0.12, 0.34)  # people lean to the right
+    pen = rng.uniform(20, 68)  # higher is thinner
+    slant = rng.uniform(-0.12, 0.34)  # handwriting leans to the right
     turn = radians(rng.uniform(-10, 10))
     stretch = rng.uniform(0.85, 1.25)
     # Output to input, about the centre: x' = x cos + y (slant + sin), y' = -x sin + y cos.
@@ -182,8 +182,8 @@ def handwritten(rng: random.Random, digit: Digit, height: int) -> Image.Image:
     ink = mask.point([0] * INK + [255] * (256 - INK))
     left, top, right, bottom = ink.getbbox() or (0, 0, *mask.size)
     width = round((right - left) / (bottom - top) * height * stretch)
-    width = min(max(width, 8), 2 * height)  # at the most 132: it fits into every scene
-    small = _resize(mask.crop((left, top, right, bottom)), (width, height))
+    width = min(max(width, 8), 2 * height)  # at most 132, so that it fits into every scene
+    resized = _resize(mask.crop((left, top, right, bottom)), (width, height))
     framed = Image.new("L", (width + 8, height + 8))
-    framed.paste(small, (4, 4))
+    framed.paste(resized, (4, 4))
     return framed

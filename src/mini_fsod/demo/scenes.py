@@ -1,7 +1,7 @@
-"""Scenes of the demo data set, and the writing of all of them as COCO JSON with pictures.
+"""Draw the scenes of the demo data set and write them as COCO JSON with images.
 
-A scene is a crop of a photograph, some clutter strokes, then one to five digits that may overlap
-a little. Each is drawn from its own seed, so scene 17 is the same in a small set and a large one.
+A scene is a crop of a photograph, a few clutter strokes, then one to five digits that may overlap a
+little. Each has its own seed, so scene 17 is the same in a small set and a large one.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from mini_fsod.demo.digits import (
 from mini_fsod.errors import UserError
 from mini_fsod.files import real
 
-RECIPE = 1  # raise it whenever a scene comes out differently: old sets are then told from new ones
+RECIPE = 1  # increase it whenever a scene changes, to distinguish old sets from new ones
 PARTS = {"train": (1000, 1), "shots": (150, 100_001), "test": (250, 200_001)}  # scenes, first id
 
 HOW_MANY = ((1, 12), (2, 24), (3, 28), (4, 22), (5, 14))  # digits in a scene, weight
-NOVEL_SCENES = 0.44  # share of the train scenes with a novel digit; base ones stand beside it
+NOVEL_SCENES = 0.44  # share of train scenes with a novel digit beside base ones
 MOST_IOU = 0.2  # between the boxes of two digits
-MOST_INSIDE = 0.4  # of the smaller box that lies in the other one
-MOST_HIDDEN = 0.15  # of a digit's ink, under all later digits together
+MOST_INSIDE = 0.4  # share of the smaller box inside the other one
+MOST_HIDDEN = 0.15  # share of a digit's ink under all later digits together
 
 Rgb = tuple[int, int, int]
 Record = dict[str, Any]
@@ -54,28 +54,28 @@ class Scene:
     """A picture with the strokes and digits drawn on it so far."""
 
     picture: Image.Image
-    owner: npt.NDArray[np.int8]  # (H, W) which digit's ink lies on top; -1 for none
+    owner: npt.NDArray[np.int8]  # (H, W) index of the digit whose ink is on top; -1 for none
     digits: list[int] = field(default_factory=list)
     boxes: list[Box] = field(default_factory=list)
-    ink: list[int] = field(default_factory=list)  # pixels of ink of each digit, hidden or not
-    strokes: list[tuple[Box, Rgb]] = field(default_factory=list)  # all that was drawn
+    ink: list[int] = field(default_factory=list)  # pixels of ink of each digit, hidden ones too
+    strokes: list[tuple[Box, Rgb]] = field(default_factory=list)  # everything drawn
 
 
-def draw_scene(stuff: Material, part: str, number: int, seed: int) -> Scene:
+def draw_scene(sources: Material, part: str, number: int, seed: int) -> Scene:
     """Scene `number` (from 0) of a part."""
     rng = random.Random(f"mini demo {seed} {part} {number}")
-    picture = background(rng, rng.choice(stuff.photographs))
+    picture = background(rng, rng.choice(sources.photographs))
     scene = Scene(picture, np.full((picture.height, picture.width), -1, dtype=np.int8))
     for _ in range(rng.choice((0, 1, 1, 2, 2, 3, 4))):
         _add_clutter(rng, scene)
     for digit in choose_digits(rng, part, number):
-        _add_digit(rng, scene, digit, rng.choice(stuff.digits[digit]))
+        _add_digit(rng, scene, digit, rng.choice(sources.digits[digit]))
     return scene
 
 
 def choose_digits(rng: random.Random, part: str, number: int) -> list[int]:
-    """Train: mostly base digits, and in some scenes a novel one or two among them. Shots and
-    test: all ten alike, in turns, so that every class is there however few scenes are drawn."""
+    """Digits of a scene. Train: mostly base digits, in some scenes with one or two novel ones.
+    Shots and test: all ten in turn, so that even a few scenes have every class."""
     count = rng.choices(*zip(*HOW_MANY, strict=True))[0]
     if part != "train":
         return [number % len(CLASSES)] + [rng.randrange(len(CLASSES)) for _ in range(count - 1)]
@@ -91,9 +91,9 @@ def choose_digits(rng: random.Random, part: str, number: int) -> list[int]:
 
 
 def _ink_colour(rng: random.Random, scene: Scene, box: Box) -> Rgb:
-    """A colour that stands out from what lies in the box: sometimes barely, never not at all.
+    """A colour that contrasts with the box's background, sometimes barely.
 
-    It also differs from the strokes there, or two digits that touch would run into one.
+    It also differs from the strokes in the box, so that touching digits stay separate.
     """
     grey = np.asarray(scene.picture.crop(box).convert("L"), dtype=np.int64)
     mean = int(grey.sum()) / grey.size
@@ -108,7 +108,7 @@ def _ink_colour(rng: random.Random, scene: Scene, box: Box) -> Rgb:
 
 
 def _colour_of_light(rng: random.Random, light: float) -> Rgb:
-    """Any colour, made darker or paler until it has this lightness (0 to 255)."""
+    """A random colour, made darker or paler to have this lightness (0 to 255)."""
     colour = [rng.uniform(0, 255) for _ in range(3)]
     now = 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2]
     if now > light:
@@ -123,9 +123,9 @@ def _apart(a: Rgb, b: Rgb) -> int:
 
 
 def _add_clutter(rng: random.Random, scene: Scene) -> None:
-    """One stroke as thick as a digit's that is no digit: a long curve, a squiggle, a dash, dots.
+    """Draw one stroke as thick as a digit's: a long curve, a squiggle, a dash or dots.
 
-    Upright short strokes are avoided: those are ones.
+    Short upright strokes are avoided: they would look like ones.
     """
     width, height = scene.picture.size
     x, y = rng.uniform(0, width), rng.uniform(0, height)
@@ -154,7 +154,7 @@ def _add_clutter(rng: random.Random, scene: Scene) -> None:
         path = [
             (x + rng.uniform(-40, 40), y + rng.uniform(-40, 40)) for _ in range(rng.randint(1, 4))
         ]
-    fine = 3  # drawn larger, then reduced, for smooth edges
+    fine = 3  # drawn enlarged, then reduced, for smooth edges
     mask = Image.new("L", (width * fine, height * fine))
     canvas, r = ImageDraw.Draw(mask), fine * pen / 2
     points = [(fine * px, fine * py) for px, py in path]
@@ -172,23 +172,23 @@ def _add_clutter(rng: random.Random, scene: Scene) -> None:
 
 
 def _add_digit(rng: random.Random, scene: Scene, digit: int, image: Digit) -> None:
-    """Draw one digit where it hides no other; leave it out when there is no such place."""
+    """Draw one digit where it hides no other; leave it out if there is no such position."""
     height = round(20 * (66 / 20) ** rng.random())
     mask = handwritten(rng, image, height)
     outlined = rng.random() < 0.12
     shape = mask.filter(ImageFilter.MaxFilter(3 if height < 40 else 5)) if outlined else mask
     ink = np.asarray(shape) >= INK
-    place = _find_place(rng, scene, ink)
-    if place is None:
+    position = _find_position(rng, scene, ink)
+    if position is None:
         return
-    x, y = place
+    x, y = position
     scene.owner[y : y + shape.height, x : x + shape.width][ink] = len(scene.digits)
     scene.digits.append(digit)
     scene.boxes.append(_tight(ink, x, y))
     scene.ink.append(int(ink.sum()))
 
     picture, strength = scene.picture, rng.uniform(0.86, 1.0)
-    # With the mask's margin: the digit must stand out from what surrounds it too.
+    # With the mask's margin: the digit must contrast with its surroundings too.
     around = (x, y, x + shape.width, y + shape.height)
     colour = _ink_colour(rng, scene, around)
     scene.strokes.append((around, colour))
@@ -201,10 +201,10 @@ def _add_digit(rng: random.Random, scene: Scene, digit: int, image: Digit) -> No
     picture.paste(colour, (x, y), mask.point(lambda value: value * strength))
 
 
-def _find_place(
+def _find_position(
     rng: random.Random, scene: Scene, ink: npt.NDArray[np.bool_]
 ) -> tuple[int, int] | None:
-    """Left and top for this (h, w) ink, all of it in the picture and little of it on others."""
+    """Left and top for this (h, w) ink: all of it in the picture, little of it on other digits."""
     height, width = ink.shape
     box = _tight(ink, 0, 0)
     for _ in range(40):
@@ -222,7 +222,7 @@ def _find_place(
 
 
 def _tight(ink: npt.NDArray[np.bool_], x: int, y: int) -> Box:
-    """The box of the ink when its array lies at x, y."""
+    """The box of the ink whose array starts at x, y."""
     columns, rows = np.flatnonzero(ink.any(axis=0)), np.flatnonzero(ink.any(axis=1))
     return x + int(columns[0]), y + int(rows[0]), x + int(columns[-1]) + 1, y + int(rows[-1]) + 1
 
@@ -245,23 +245,22 @@ def write_demo_data(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> bool:
-    """Write the embedded data set to `out`; False when it already is there and nothing was done.
+    """Write the embedded data set to `out`; False if it exists there already.
 
-    `out/annotations/{train,shots,test}.json` are COCO files, their `file_name`s are relative to
-    `out`. All boxes are in them, novel ones too: reading train as a base set strips those.
-    `scale` multiplies the number of scenes; `progress(done, total)` is called after each one.
-    The set appears under its name only when it is complete.
+    `out/annotations/{train,shots,test}.json` are COCO files with `file_name`s relative to `out`,
+    and with all boxes, novel ones too. `scale` multiplies the number of scenes; `progress(done,
+    total)` is called after each one. The set is written beside `out` and renamed when complete.
     """
     if not 0 < scale <= 50:
         raise UserError(
-            f"The demo set cannot be made {scale:g} times as large.", "0 < scale <= 50."
+            f"The demo data cannot have {scale:g} times as many scenes.", "Use 0 < scale <= 50."
         )
     counts = {part: max(1, round(scenes * scale)) for part, (scenes, _) in PARTS.items()}
     fingerprint = _fingerprint(seed, counts)
     out = real(out)
     partial = out.parent / f".{out.name}.{os.getpid()}.partial"
     try:
-        if _is_there(out, fingerprint, counts):
+        if _is_complete(out, fingerprint, counts):
             return False
         (partial / "annotations").mkdir(parents=True)
         done = 0
@@ -285,7 +284,7 @@ def write_demo_data(
         partial.replace(out)
     except OSError as error:
         raise UserError(
-            f"The demo data cannot be written to {out}: {error}.", "Name another folder."
+            f"The demo data cannot be written to {out}: {error}.", "Give another folder."
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -295,11 +294,11 @@ def write_demo_data(
 def _write_pictures(
     folder: Path, part: str, count: int, seed: int
 ) -> Iterator[tuple[Record, list[Record]]]:
-    """Draw the scenes of a part into `folder / part`; COCO's records of each one and its boxes."""
-    stuff = material(part)
+    """Write the scenes of a part into `folder / part`; yields COCO records of image and boxes."""
+    sources = material(part)
     (folder / part).mkdir()
     for number in range(count):
-        scene = draw_scene(stuff, part, number, seed)
+        scene = draw_scene(sources, part, number, seed)
         name, image_id = f"{part}/{number + 1:05d}.jpg", PARTS[part][1] + number
         scene.picture.save(folder / name, quality=92)
         width, height = scene.picture.size
@@ -337,24 +336,24 @@ def _fingerprint(seed: int, counts: dict[str, int]) -> str:
     return hashlib.sha256(recipe.encode()).hexdigest()[:16]
 
 
-def _is_there(out: Path, fingerprint: str, counts: dict[str, int]) -> bool:
-    """Whether `out` holds this very set. Anything else but an empty folder is left alone."""
-    fix = "Name a new or empty folder, or remove this one first."
+def _is_complete(out: Path, fingerprint: str, counts: dict[str, int]) -> bool:
+    """Whether `out` holds this set; UserError if it holds anything else."""
+    fix = "Give a new or empty folder, or delete this one first."
     if not out.exists():
         return False
     if not out.is_dir():
-        raise UserError(f"{out} is a file: the demo data needs a folder.", fix)
+        raise UserError(f"{out} is a file, not a folder.", fix)
     if not any(out.iterdir()):
         return False
     try:
         info = json.loads((out / "annotations/train.json").read_text(encoding="utf-8"))["info"]
         found = info["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{out} is not empty, and what it holds is no demo data.", fix) from None
+        raise UserError(f"{out} is not empty and holds no demo data.", fix) from None
     if found != fingerprint:
         raise UserError(f"{out} holds demo data of another size, seed or version.", fix)
     for part, count in counts.items():
         pictures = sum(1 for _ in (out / part).glob("*.jpg"))
         if pictures != count or not (out / f"annotations/{part}.json").is_file():
-            raise UserError(f"{out} holds demo data from which {part} files were removed.", fix)
+            raise UserError(f"{out} holds demo data without some of its {part} files.", fix)
     return True

@@ -1,4 +1,4 @@
-"""Faster R-CNN with torchvision's maths over whole padded batches. Start at `model.py`."""
+"""Faster R-CNN with torchvision's maths, over whole padded batches. Start reading at `model.py`."""
 
 from mini_fsod.detector.batch import (
     Candidates,

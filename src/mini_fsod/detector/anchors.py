@@ -1,4 +1,4 @@
-"""Anchors of a canvas: made once for each canvas size, in torchvision's order and rounding."""
+"""Anchors of a canvas, cached per canvas size, in torchvision's order and rounding."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 
 from mini_fsod.errors import UserError
 
-STRIDES = (4, 8, 16, 32)  # of P2 to P5; P6 is every second cell of P5
+STRIDES = (4, 8, 16, 32)  # of P2 to P5; P6 takes every second cell of P5
 
 
-def grids(canvas: tuple[int, int]) -> list[tuple[int, int]]:
+def grid_sizes(canvas: tuple[int, int]) -> list[tuple[int, int]]:
     """Rows and columns of P2 to P6 on a canvas (height, width)."""
     height, width = canvas
     if height % STRIDES[-1] or width % STRIDES[-1]:
@@ -26,8 +26,8 @@ def grids(canvas: tuple[int, int]) -> list[tuple[int, int]]:
 
 
 def level_counts(canvas: tuple[int, int], per_cell: int) -> list[int]:
-    """Anchors on each level."""
-    return [rows * columns * per_cell for rows, columns in grids(canvas)]
+    """Number of anchors of each level, with `per_cell` anchors per cell."""
+    return [rows * columns * per_cell for rows, columns in grid_sizes(canvas)]
 
 
 def canvas_anchors(
@@ -36,14 +36,14 @@ def canvas_anchors(
     ratios: tuple[float, ...],
     device: torch.device,
 ) -> Tensor:
-    """Anchors (A, 4) of all levels, by level, row, column, ratio, size.
+    """Anchors (A, 4) of all levels, ordered by level, row, column, ratio, size.
 
     The step between cells is canvas // grid, as in torchvision: on a canvas of 352, whose P6 has 6
     columns, it is 58 and not 64.
     """
     height, width = canvas
     levels = []
-    for (rows, columns), level_sizes in zip(grids(canvas), sizes, strict=True):
+    for (rows, columns), level_sizes in zip(grid_sizes(canvas), sizes, strict=True):
         y = torch.arange(rows, device=device) * (height // rows)
         x = torch.arange(columns, device=device) * (width // columns)
         y, x = torch.meshgrid(y, x, indexing="ij")
@@ -52,9 +52,9 @@ def canvas_anchors(
     return torch.cat(levels)
 
 
-# none is ever let go: a recorded step reads its anchors where they lie (capture.py), and the
-# paper's presets have 66 canvases
-kept_anchors = cache(canvas_anchors)
+# Never freed: a captured CUDA graph reads its anchors at their address. The paper's recipe has 66
+# canvas sizes.
+cached_anchors = cache(canvas_anchors)
 
 
 def cell_anchors(

@@ -1,7 +1,7 @@
-"""Feature extractors: torchvision's ResNets and any `features_only` model of timm.
+"""Backbones: torchvision's ResNets and any `features_only` model of timm.
 
-Every backbone maps normalised pictures (B, 3, H, W) to four maps of strides 4, 8, 16, 32 and tells
-their channels in `channels`.
+Every backbone maps normalised images (B, 3, H, W) to four feature maps of strides 4, 8, 16, 32,
+which have `channels` channels.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from mini_fsod.detector.settings import IMAGENET, BackboneSettings, Normalisatio
 from mini_fsod.errors import UserError
 
 RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
-NARROW = "resnet18-narrow"  # a quarter of the channels: trains from nothing on a CPU in minutes
+NARROW = "resnet18-narrow"  # a quarter of the channels: trains from scratch on a CPU in minutes
 STAGES = ("stem", "layer1", "layer2", "layer3", "layer4")
-GROUPS = 32  # of GroupNorm, at most; each has two channels or more
+GROUPS = 32  # most groups of GroupNorm; each has at least two channels
 
 
 class FoldedBlock(nn.Module):
-    """A residual block of torchvision's ResNets, of folded convolutions; same parameter names."""
+    """A residual block of torchvision's ResNets with folded norms; the same parameter names."""
 
     def __init__(self, block: Any) -> None:
         super().__init__()
@@ -36,19 +36,19 @@ class FoldedBlock(nn.Module):
         for name in names:
             conv, norm = getattr(block, name), getattr(block, name.replace("conv", "bn"))
             setattr(self, name, FoldedConv(conv, norm))
-        *self.before, self.last = names
+        *self.first_convs, self.last_conv = names
         self.downsample = block.downsample and nn.Sequential(FoldedConv(*block.downsample))
 
     def forward(self, x: Tensor) -> Tensor:
         residual = x if self.downsample is None else self.downsample(x)
-        for name in self.before:
+        for name in self.first_convs:
             x = getattr(self, name)(x, relu=True)
-        out: Tensor = getattr(self, self.last)(x, residual, relu=True)
+        out: Tensor = getattr(self, self.last_conv)(x, residual, relu=True)
         return out
 
 
 class ResNet(nn.Module):
-    """A torchvision ResNet without its classifier; its parameters keep torchvision's names."""
+    """A torchvision ResNet without its classifier; the parameters keep torchvision's names."""
 
     def __init__(self, net: Any, frozen_stages: int) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class ResNet(nn.Module):
 
 
 class TimmBackbone(nn.Module):
-    """A timm model with `features_only`, its maps of strides 4 to 32 in NCHW."""
+    """A timm model with `features_only`; its maps of strides 4 to 32 in NCHW."""
 
     def __init__(self, net: Any, frozen_stages: int) -> None:
         super().__init__()
@@ -87,10 +87,12 @@ class TimmBackbone(nn.Module):
         self.channels: list[int] = net.feature_info.channels()
         self.channels_last = str(getattr(net, "output_fmt", "NCHW")).endswith("NHWC")
         names = [n.replace(".", "_") + "_" for n in net.feature_info.module_name()]
-        # Frozen is what is registered, hence used, before the first stage that is not.
-        free = names[frozen_stages - 1] if frozen_stages <= len(names) else None
+        # Freeze all parameters registered (hence used) before the first stage that trains.
+        first_trained = names[frozen_stages - 1] if frozen_stages <= len(names) else None
         for name, parameter in net.named_parameters():
-            if frozen_stages == 0 or (free and name.replace(".", "_").startswith(free)):
+            if frozen_stages == 0 or (
+                first_trained and name.replace(".", "_").startswith(first_trained)
+            ):
                 break
             parameter.requires_grad_(False)
 
@@ -104,18 +106,18 @@ def make_backbone(
 ) -> ResNet | TimmBackbone:
     """The backbone with random weights, those of a file, or those of its library.
 
-    `weights`: the name of a torchvision weight ("IMAGENET1K_V2", "DEFAULT"); "pretrained" for the
-    ones timm keeps under the model's name; a .safetensors or .pth file with torchvision's (timm's)
-    names, where missing `num_batches_tracked` and an unused `fc` do not matter; None: random.
+    `weights`: None: random; the name of torchvision weights ("IMAGENET1K_V2", "DEFAULT");
+    "pretrained" for timm's default ones; or a .safetensors or .pth file with torchvision's (timm's)
+    names, in which `num_batches_tracked` may be missing and `fc` is ignored.
     """
     if settings.norm == "group" and (weights is not None or settings.frozen_stages):
         raise UserError(
-            "GroupNorm is for backbones trained from nothing.",
-            'Take norm="frozen" with weights, or give neither weights nor frozen stages.',
+            "GroupNorm is for training from random weights, with no frozen stages.",
+            "Use frozen BatchNorm with weights, or neither weights nor frozen stages.",
         )
     if not 0 <= settings.frozen_stages <= len(STAGES):
         raise UserError(
-            f"frozen_stages is {settings.frozen_stages}.", "0 (none) to 5 (the whole backbone)."
+            f"frozen_stages is {settings.frozen_stages}.", "Use 0 (none) to 5 (the whole backbone)."
         )
     if settings.name in (*RESNETS, NARROW):
         return ResNet(_torchvision_resnet(settings, weights), settings.frozen_stages)
@@ -133,24 +135,23 @@ def _torchvision_resnet(settings: BackboneSettings, weights: str | Path | None) 
         _load(net, _existing(weights))
     elif weights is not None and settings.name == NARROW:
         raise UserError(
-            f"There are no weights of {NARROW} but your own.",
-            "Train it from nothing with GroupNorm, or give a .safetensors or .pth file.",
+            f"torchvision has no weights of {NARROW}.",
+            "Train it from random weights with norm: group, or give a .safetensors or .pth file.",
         )
     elif weights is not None:
         known = get_model_weights(settings.name)
         if weights not in known.__members__:
             raise UserError(
-                f'torchvision has no weights "{weights}" of {settings.name}, and there is no such '
-                "file.",
-                f"Known: {', '.join(known.__members__)}; or a .safetensors or .pth file.",
+                f'"{weights}" is neither a file nor weights of {settings.name} in torchvision.',
+                f"Use {', '.join(known.__members__)}, or a .safetensors or .pth file.",
             )
         try:
             state = known[str(weights)].get_state_dict(progress=False, check_hash=True)
         except OSError as error:
             raise UserError(
-                f"The weights {weights} of {settings.name} could not be fetched: {error}.",
-                "Give a .safetensors or .pth file instead (detector.weights, mine.discriminator). "
-                "Or train from nothing: detector.weights=null detector.norm=group.",
+                f"The weights {weights} of {settings.name} could not be downloaded: {error}.",
+                "Give a .safetensors or .pth file (detector.weights, discriminator.weights), or "
+                "train from random weights: detector.weights=null detector.norm=group.",
             ) from error
         net.load_state_dict(state)
     if settings.stride_in_1x1:
@@ -158,8 +159,8 @@ def _torchvision_resnet(settings: BackboneSettings, weights: str | Path | None) 
             block = layer[0]
             if not isinstance(block, resnet.Bottleneck):
                 raise UserError(
-                    f"{settings.name} has no 1x1 convolution to carry the stride.",
-                    "stride_in_1x1 is for resnet50 and larger.",
+                    f"{settings.name} has no 1x1 convolutions that could have the stride.",
+                    "`caffe: true` is for resnet50 and larger.",
                 )
             block.conv1.stride, block.conv2.stride = block.conv2.stride, block.conv1.stride
     return net
@@ -189,15 +190,15 @@ def _timm_model(settings: BackboneSettings, weights: str | Path | None) -> Any:
     timm = _timm(settings.name)
     if settings.stride_in_1x1 or settings.norm == "group":
         raise UserError(
-            f'The backbone "{settings.name}" comes from timm, which fixes its norms and strides.',
-            "stride_in_1x1 and GroupNorm are for resnet18 to resnet152.",
+            f'"{settings.name}" is a timm model, whose norms and strides are fixed.',
+            "`caffe: true` and `norm: group` are for resnet18 to resnet152.",
         )
 
     def make(**options: Any) -> Any:
         create = partial(timm.create_model, settings.name, features_only=True, **options)
         try:
-            return create(strict_img_size=False)  # a Swin for pictures of any size
-        except TypeError:  # no other model knows the argument
+            return create(strict_img_size=False)  # Swin: images of any size
+        except TypeError:  # other models do not take it
             return create()
 
     options: dict[str, Any] = {"pretrained": weights is not None}
@@ -206,21 +207,23 @@ def _timm_model(settings: BackboneSettings, weights: str | Path | None) -> Any:
     try:
         strides = make().feature_info.reduction()
         if not set(STRIDES) <= set(strides):
-            raise ValueError(f"its maps have strides {strides}, and 4, 8, 16 and 32 are needed.")
+            raise ValueError(
+                f"its feature maps have strides {strides}; 4, 8, 16 and 32 are needed."
+            )
         net = make(out_indices=[strides.index(s) for s in STRIDES], **options)
         net = timm.layers.freeze_batch_norm_2d(net)
         with torch.no_grad():
-            net(torch.zeros(1, 3, 64, 96))  # a net for one size only fails here
+            net(torch.zeros(1, 3, 64, 96))  # fails for a model of one image size
     except (RuntimeError, AttributeError, ValueError, AssertionError, OSError) as error:
         raise UserError(
-            f'The model "{settings.name}" of timm cannot serve as backbone: {error}',
-            "timm.list_models() names others; they need features_only, and pictures of any size.",
+            f'The timm model "{settings.name}" cannot be a backbone: {error}',
+            "Use another of timm.list_models() with features_only and images of any size.",
         ) from error
     return net
 
 
 def default_normalisation(name: str) -> Normalisation:
-    """What the library's own weights of this backbone want."""
+    """The normalisation of the library's own weights of this backbone."""
     if name in (*RESNETS, NARROW):
         return IMAGENET
     known = _timm(name).models.get_pretrained_cfg(name)
@@ -233,8 +236,8 @@ def _timm(name: str) -> Any:
         import timm.layers
     except ImportError as error:
         raise UserError(
-            f'The backbone "{name}" comes from timm, which is not installed.',
-            "pip install 'mini-fsod[timm]', or take resnet18, 34, 50, 101 or 152.",
+            f'"{name}" is a timm model, and timm is not installed.',
+            "Run: pip install 'mini-fsod[timm]', or use resnet18, 34, 50, 101 or 152.",
         ) from error
     return timm
 
@@ -245,12 +248,12 @@ def _is_file(weights: str | Path) -> bool:
 
 def _existing(weights: str | Path) -> Path:
     if not Path(weights).is_file():
-        raise UserError(f"{weights}: there is no such file of weights.", "Check the path.")
+        raise UserError(f"{weights}: this file of weights does not exist.", "Check the path.")
     return Path(weights)
 
 
 def _load(net: nn.Module, path: Path) -> None:
-    """Weights under torchvision's names; the classifier is not needed."""
+    """Load weights under torchvision's names; those of the classifier are not needed."""
     state: dict[str, Tensor]
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
@@ -261,16 +264,18 @@ def _load(net: nn.Module, path: Path) -> None:
     try:
         missing, unexpected = net.load_state_dict(state, strict=False)
     except RuntimeError as error:
-        raise UserError(f"{path}: the weights do not fit: {error}", "Check backbone.") from error
+        raise UserError(
+            f"{path}: the weights do not fit: {error}", "Check the name of the backbone."
+        ) from error
     missing = [m for m in missing if not m.endswith("num_batches_tracked") and m[:3] != "fc."]
     if missing and any(name.startswith("backbone.") for name in unexpected):
         raise UserError(
-            f"{path}: a detector, not the weights of a backbone.",
-            "A run begins with a trained detector by base.checkpoint.",
+            f"{path}: it is a detector, not the weights of a backbone.",
+            "To start from a trained detector, set base.checkpoint.",
         )
     if missing:
         raise UserError(
-            f"{path}: {len(missing)} tensors are missing, the first is {missing[0]}"
-            + (f"; {unexpected[0]} is there and unknown." if unexpected else "."),
-            "The names must be torchvision's.",
+            f"{path}: {len(missing)} tensors are missing, such as {missing[0]}"
+            + (f"; unknown tensors, such as {unexpected[0]}." if unexpected else "."),
+            "Name the tensors as torchvision does.",
         )

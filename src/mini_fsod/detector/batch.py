@@ -27,6 +27,7 @@ class Targets(NamedTuple):
     ignore: Tensor | None = None  # (B, G) bool
     weights: Tensor | None = None  # (B, G): factor of every loss of the samples matched to the box
     box_weights: Tensor | None = None  # (B, G): a further factor of their box losses
+    no_negatives: Tensor | None = None  # (B,) bool: images whose background carries no loss
 
 
 def joined(these: Targets, those: Targets) -> Targets:

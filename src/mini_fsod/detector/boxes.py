@@ -1,4 +1,4 @@
-"""Box arithmetic over whole batches; the same formulas as torchvision's BoxCoder and box_iou."""
+"""Box arithmetic over whole batches, with the formulas of torchvision's BoxCoder and box_iou."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import math
 import torch
 from torch import Tensor
 
-# A predicted side is at most 1000 / 16 times its reference's: exp() must not overflow.
+# A predicted side is at most 1000 / 16 times its reference's, so that exp() cannot overflow.
 LARGEST_LOG_RATIO = math.log(1000.0 / 16)
 
 Weights = tuple[float, float, float, float]
 
 
-def encode(boxes: Tensor, references: Tensor, weights: Weights) -> Tensor:
+def encode_boxes(boxes: Tensor, references: Tensor, weights: Weights) -> Tensor:
     """Deltas (..., 4) that move the references onto the boxes (Faster R-CNN, Eq. 2).
 
-    A reference or box without area gives inf or nan: mask what is not a real pair.
+    A reference or box without area gives inf or nan: mask such pairs afterwards.
     """
     cx, cy, w, h = _centres(references)
     tx, ty, tw, th = _centres(boxes)
@@ -32,8 +32,8 @@ def encode(boxes: Tensor, references: Tensor, weights: Weights) -> Tensor:
     )
 
 
-def decode(deltas: Tensor, references: Tensor, weights: Weights) -> Tensor:
-    """Boxes (..., 4) where the deltas move the references; inverse of `encode`."""
+def decode_boxes(deltas: Tensor, references: Tensor, weights: Weights) -> Tensor:
+    """The references moved by the deltas (..., 4); the inverse of `encode_boxes`."""
     cx, cy, w, h = _centres(references)
     dx, dy, dw, dh = deltas.unbind(-1)
     wx, wy, ww, wh = weights
@@ -45,13 +45,14 @@ def decode(deltas: Tensor, references: Tensor, weights: Weights) -> Tensor:
 
 
 def clip(boxes: Tensor, sizes: Tensor) -> Tensor:
-    """Boxes (B, ..., 4) cut to their own image; sizes (B, 2) are height, width."""
+    """Boxes (B, ..., 4) clipped to their image; sizes (B, 2) are height, width."""
     limit = sizes.flip(1).repeat(1, 2).to(boxes.dtype)
     limit = limit.view(-1, *[1] * (boxes.dim() - 2), 4)
     return torch.minimum(boxes.clamp(min=0), limit)
 
 
 def area(boxes: Tensor) -> Tensor:
+    """Areas (...) of boxes (..., 4)."""
     return (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
 
 

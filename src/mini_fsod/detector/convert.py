@@ -1,4 +1,4 @@
-"""A torchvision Faster R-CNN as one of ours: same weights, numbers and normalisation."""
+"""Convert a torchvision Faster R-CNN: same weights, settings and normalisation."""
 
 from __future__ import annotations
 
@@ -46,11 +46,10 @@ RESNET_OF: dict[tuple[Any, ...], str] = {
 
 
 def from_torchvision(model: FasterRCNN) -> Detector:
-    """Our detector that gives torchvision's detections and, for the same samples, its losses.
+    """A detector with the model's detections and, for the same samples, its losses.
 
-    ResNet with pyramid only, the heads of fasterrcnn_resnet50_fpn and its v2. BatchNorm, plain or
-    frozen, is frozen at its running statistics with its own epsilon. The model itself is not
-    touched.
+    Takes ResNets with a feature pyramid and the heads of fasterrcnn_resnet50_fpn and its v2.
+    BatchNorm is frozen at its running statistics. The model itself is not changed.
     """
     _check(model)
     settings = _settings(model)
@@ -65,7 +64,7 @@ def from_torchvision(model: FasterRCNN) -> Detector:
         (detector.box_head.convs, _conv_blocks(roi.box_head)),
     ):
         for conv, block in zip(ours, theirs, strict=True):
-            _copy(conv, *_folded(block))
+            _copy(conv, *_fold_norm(block))
     first, *others = _linears(roi.box_head)
     side = detector.settings.roi.size
     by_channel = first.weight.view(first.out_features, -1, side, side)
@@ -85,13 +84,13 @@ def from_torchvision(model: FasterRCNN) -> Detector:
 
 
 def _check(model: Any) -> None:
-    """Everything that our detector takes for granted about torchvision's."""
+    """UserError unless the model is built as `Detector` assumes."""
 
-    def need(there: bool, what: str) -> None:
-        if not there:
+    def need(condition: bool, what: str) -> None:
+        if not condition:
             raise UserError(
                 f"from_torchvision needs {what}; this model has something else.",
-                "Known: fasterrcnn_resnet50_fpn, its v2, FasterRCNN(resnet_fpn_backbone(...)).",
+                "Use fasterrcnn_resnet50_fpn, its v2, or FasterRCNN(resnet_fpn_backbone(...)).",
             )
 
     need(isinstance(model, FasterRCNN), "a torchvision FasterRCNN")
@@ -114,7 +113,7 @@ def _check(model: Any) -> None:
     need(len(set(pooler.output_size)) == 1, "RoIAlign with square output")
     need(pooler.sampling_ratio > 0, "RoIAlign with a fixed sampling ratio")
     canonical = (pooler.canonical_scale, pooler.canonical_level)
-    need(canonical == (CANONICAL_SIZE, CANONICAL_LEVEL), "RoIAlign's usual choice of levels")
+    need(canonical == (CANONICAL_SIZE, CANONICAL_LEVEL), "RoIAlign's default choice of levels")
 
     known = isinstance(roi.box_head, TwoMLPHead | FastRCNNConvFCHead) and _linears(roi.box_head)
     need(bool(known), "a TwoMLPHead or FastRCNNConvFCHead")
@@ -123,7 +122,7 @@ def _check(model: Any) -> None:
     need(all(b[0].weight.shape[:2] == square for b in convs), "head convolutions of equal width")
     need(isinstance(roi.box_predictor, FastRCNNPredictor), "torchvision's FastRCNNPredictor")
     need(not (roi.has_mask() or roi.has_keypoint()), "a model without masks and keypoints")
-    need(model.transform.fixed_size is None, "pictures that are not forced to one size")
+    need(model.transform.fixed_size is None, "images that are not resized to one fixed size")
     need(model.transform.size_divisible % STRIDES[-1] == 0, "a canvas of multiples of 32")
     for block in (*backbone.fpn.inner_blocks, *backbone.fpn.layer_blocks, *convs):
         plain = all(isinstance(part, (*BATCH_NORMS, nn.ReLU)) for part in list(block)[1:])
@@ -202,8 +201,8 @@ def _linears(head: nn.Module) -> list[nn.Linear]:
     return [m for m in head.modules() if isinstance(m, nn.Linear)]
 
 
-def _folded(block: Any) -> tuple[Tensor, Tensor]:
-    """Weight and bias of a Conv2dNormActivation, its BatchNorm taken in."""
+def _fold_norm(block: Any) -> tuple[Tensor, Tensor]:
+    """Weight and bias of a Conv2dNormActivation with its BatchNorm folded in."""
     conv, *rest = block
     if not rest or not isinstance(rest[0], BATCH_NORMS):
         return conv.weight, conv.bias

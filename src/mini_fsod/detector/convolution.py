@@ -1,4 +1,4 @@
-"""Convolutions, and what follows them: a shift, a sum, a ReLU, which CUDA does in one pass."""
+"""Convolutions with bias, sum and ReLU, which on CUDA are one pass over the output."""
 
 from __future__ import annotations
 
@@ -9,28 +9,27 @@ from torch import Tensor, nn
 from torchvision.ops import FrozenBatchNorm2d
 
 
-def convolved(conv: Any, x: Tensor, coarse: Tensor | None = None, relu: bool = False) -> Tensor:
-    """What an nn.Conv2d makes of x, (B, C, H, W), plus `coarse` enlarged, then ReLU, if asked for.
+def conv_add_relu(conv: Any, x: Tensor, coarse: Tensor | None = None, relu: bool = False) -> Tensor:
+    """conv(x), plus `coarse` (B, C, H / 2, W / 2) upsampled twofold, then ReLU if `relu`.
 
-    coarse: (B, C, H / 2, W / 2).
+    conv is an nn.Conv2d, its output (B, C, H, W).
     """
     if x.is_cuda:
-        from mini_fsod.kernels.epilogue import finish  # Triton is there where CUDA is
+        from mini_fsod.kernels.epilogue import shift_add_relu  # Triton comes with CUDA only
 
         x = F.conv2d(x, conv.weight, None, conv.stride, conv.padding)
-        finished: Tensor = finish(x, conv.bias, coarse, relu)
+        finished: Tensor = shift_add_relu(x, conv.bias, coarse, relu)
         return finished
     out: Tensor = conv(x)
     if coarse is not None:
-        out = add_enlarged(out, coarse)
+        out = add_upsampled(out, coarse)
     return F.relu(out, inplace=True) if relu else out
 
 
-def add_enlarged(fine: Tensor, coarse: Tensor) -> Tensor:
-    """fine (B, C, 2h, 2w) plus coarse (B, C, h, w) enlarged twofold by repeating its cells.
+def add_upsampled(fine: Tensor, coarse: Tensor) -> Tensor:
+    """fine (B, C, 2h, 2w) plus coarse (B, C, h, w) upsampled to its size (nearest neighbour).
 
-    The repeated cells are never written, and the sum stays in the maps' own precision, which
-    autocast takes from `interpolate`.
+    Unlike `F.interpolate`, it stores no upsampled map and keeps the precision under autocast.
     """
     images, channels, height, width = coarse.shape
     blocks = fine.view(images, channels, height, 2, width, 2)
@@ -38,10 +37,10 @@ def add_enlarged(fine: Tensor, coarse: Tensor) -> Tensor:
 
 
 class FoldedConv(nn.Module):
-    """A convolution, the frozen BatchNorm behind it, and what may follow: a sum, a ReLU.
+    """A convolution followed by frozen BatchNorm, optionally a residual sum and ReLU.
 
-    The norm's factor goes into the weight at every call: the weight alone learns, its gradient is
-    that of convolution and norm in a row. The rest is one pass over the convolution's output.
+    Each call multiplies the weight by the norm's scale, so the weight's gradient is that of
+    convolution and norm in sequence.
     """
 
     scale: Tensor
@@ -64,9 +63,9 @@ class FoldedConv(nn.Module):
             groups=self.groups,
         )
         if x.is_cuda:
-            from mini_fsod.kernels.epilogue import finish  # Triton is there where CUDA is
+            from mini_fsod.kernels.epilogue import shift_add_relu  # Triton comes with CUDA only
 
-            finished: Tensor = finish(x, self.shift, residual, relu)
+            finished: Tensor = shift_add_relu(x, self.shift, residual, relu)
             return finished
         x = x + self.shift.to(x.dtype).view(1, -1, 1, 1)
         if residual is not None:
@@ -75,7 +74,7 @@ class FoldedConv(nn.Module):
 
 
 def norm_factors(norm: nn.BatchNorm2d | FrozenBatchNorm2d) -> tuple[Tensor, Tensor]:
-    """Factor and summand (C,), (C,) of a BatchNorm that uses its running statistics."""
+    """Scale (C,) and shift (C,) of a BatchNorm that uses its running statistics."""
     mean, var = norm.running_mean, norm.running_var
     assert mean is not None
     assert var is not None

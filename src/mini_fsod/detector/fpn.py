@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from mini_fsod.detector.convolution import convolved
+from mini_fsod.detector.convolution import conv_add_relu
 
 
 class FeaturePyramid(nn.Module):
-    """Maps C2 to C5 of a backbone in, P2 to P6 of `channels` channels out."""
+    """From maps C2 to C5 of a backbone to P2 to P6 with `channels` channels."""
 
     def __init__(self, in_channels: Sequence[int], channels: int) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class FeaturePyramid(nn.Module):
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
         top: Tensor | None = None
         levels: list[Tensor] = []
-        for inner, outer, each in reversed(list(zip(self.inner, self.outer, maps, strict=True))):
-            top = convolved(inner, each, top)
-            levels.insert(0, convolved(outer, top))
+        for inner, outer, x in reversed(list(zip(self.inner, self.outer, maps, strict=True))):
+            top = conv_add_relu(inner, x, top)
+            levels.insert(0, conv_add_relu(outer, top))
         return [*levels, levels[-1][:, :, ::2, ::2]]

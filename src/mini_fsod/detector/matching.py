@@ -1,4 +1,4 @@
-"""Which anchor or RoI belongs to which ground-truth box, and which of them carry loss."""
+"""Match anchors and RoIs to ground-truth boxes, and sample those that carry loss."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mini_fsod.detector.boxes import area, pairwise_iou
 
 
 class Matches(NamedTuple):
-    """For N anchors or RoIs an image. Neither positive nor negative: no loss."""
+    """Of N anchors or RoIs per image. Those neither positive nor negative carry no loss."""
 
-    box: Tensor  # (B, N) int64: the ground-truth box of highest IoU, the first of equals
+    box: Tensor  # (B, N) int64: row of the ground-truth box of highest IoU, the first of equals
     iou: Tensor  # (B, N): that IoU; 0 in an image without boxes
     positive: Tensor  # (B, N) bool
     negative: Tensor  # (B, N) bool
@@ -28,13 +28,13 @@ def match(
     negative_iou: float,
     forced: bool,
 ) -> Matches:
-    """Match candidates (N, 4) or (B, N, 4) to the targets as torchvision (Faster R-CNN, 3.1.2).
+    """Match candidates (N, 4) or (B, N, 4) to the targets, as torchvision (Faster R-CNN, 3.1.2).
 
-    Positive: best IoU >= positive_iou; with `forced` also every candidate whose IoU with some box
-    is that box's highest, ties included (it still belongs to the box *it* overlaps most). Negative:
-    below negative_iou, and below it with every region to ignore. Candidates that are not `valid`
-    (B, N) are neither. Without boxes all are negative. Padding and boxes without area match
-    nothing.
+    Positive: highest IoU >= positive_iou; with `forced` (low-quality matches) also every candidate
+    that has the highest IoU with some box, ties included; it is matched to the box *it* overlaps
+    most. Negative: below negative_iou with every target and every region to ignore. Candidates that
+    are not `valid` (B, N) are neither. Without boxes all are negative. Padding and boxes without
+    area match nothing.
     """
     real = targets.valid & (area(targets.boxes) > 0)
     overlap = pairwise_iou(targets.boxes, candidates)  # (B, G, N)
@@ -52,16 +52,18 @@ def match(
     if targets.ignore is not None:
         ignored = (overlap >= negative_iou) & targets.ignore[:, :, None]
         negative = negative & ~ignored.any(dim=1)
+    if targets.no_negatives is not None:
+        negative = negative & ~targets.no_negatives[:, None]
     if valid is not None:
         positive, negative = positive & valid, negative & valid
     return Matches(box, best.clamp(min=0), positive, negative)
 
 
-def sample(matches: Matches, number: int, positive_share: float, keys: Tensor) -> Samples:
-    """At most `number` samples an image, at most int(number * positive_share) of them positive.
+def draw_samples(matches: Matches, number: int, positive_share: float, keys: Tensor) -> Samples:
+    """At most `number` samples per image, at most int(number * positive_share) of them positive.
 
-    Positives first, each kind in order of its random keys (B, N); fewer when there are too few. The
-    slots left over are not valid and point at row 0.
+    Positives first, each kind in the order of its random keys (B, N). Slots without a sample are
+    not valid and hold row 0.
     """
     n = keys.shape[1]
     slots = min(number, n)
@@ -83,20 +85,20 @@ def sample(matches: Matches, number: int, positive_share: float, keys: Tensor) -
 def random_keys(draw: Tensor, stream: int, images: int, n: int) -> Tensor:
     """Keys (images, n), int32 >= 0, a pure function of draw () int64, stream and position.
 
-    The lower half of `draw` numbers the step, the upper half is the place of the first image in the
-    step's whole batch: a process with a part of the batch draws what one with all of it would. A
-    hash of the position instead of a generator's state: the same keys on every device, inside CUDA
-    graphs and after a resume. (A 32-bit mixer of Wellons' hash-prospector; both multipliers are
-    below 2**31, so that the products fit int64.)
+    The lower half of `draw` is the step, the upper half the index of the first image in the step's
+    whole batch, so that processes that share a batch draw the same keys as one process with all of
+    it. A hash of the position instead of a generator's state gives the same keys on every device,
+    in CUDA graphs and after a resume. (A 32-bit mixer of Wellons' hash-prospector; both multipliers
+    are below 2**31, so the products fit int64.)
     """
     position = torch.arange(images * n, device=draw.device, dtype=torch.int64).view(images, n)
     step, first = draw & 0xFFFFFFFF, draw >> 32
-    own = torch.full_like(draw, (stream + 1) * 0x9E3779B9 & 0xFFFFFFFF)
-    return (_mix((position + first * n) ^ _mix(step ^ _mix(own))) >> 1).to(torch.int32)
+    seed = torch.full_like(draw, (stream + 1) * 0x9E3779B9 & 0xFFFFFFFF)
+    return (_mix((position + first * n) ^ _mix(step ^ _mix(seed))) >> 1).to(torch.int32)
 
 
 def draw_number(step: int, first: int = 0) -> int:
-    """The number to draw by at a step, for a part of its batch that begins with image `first`."""
+    """The `draw` of `random_keys` for the part of a step's batch that starts at image `first`."""
     return step + (first << 32)
 
 

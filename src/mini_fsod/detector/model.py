@@ -1,13 +1,12 @@
 """Faster R-CNN with a feature pyramid, over whole padded batches.
 
-Classes. Labels are 0 .. C-1, the order of the label map: in `Targets`, in `Detections`, everywhere.
-The background has no label. It is row 0 of the classifier, class c is row c + 1; the box predictor
-has rows for the classes only. So a new class is a row at the end of both. Only `predict` speaks
-torchvision's dialect, where labels start at 1.
+Classes. Labels are 0 .. C-1, in the order of the label map. The background has no label: it is row
+0 of the classifier, class c is row c + 1; the box predictor has rows for the classes only. So a new
+class is a row at the end of both. Only `predict` uses torchvision's labels, which start at 1.
 
-Pictures. A batch is images (B, 3, H, W) on one canvas, RGB, uint8 0..255 or float 0..1, and sizes
+Images. A batch is images (B, 3, H, W) on one canvas, RGB, uint8 0..255 or float 0..1, and sizes
 (B, 2), height and width of each image, which lies in the upper left corner. H and W are multiples
-of 32. Normalisation is the model's own business.
+of 32. The model normalises.
 
 Steps. `losses` and `detect` only chain the methods below and the heads, each with fixed shapes and
 without waiting for the device, so that each can be timed, compiled or cached alone. Boxes and
@@ -22,7 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from mini_fsod.detector.anchors import canvas_anchors, kept_anchors, level_counts
+from mini_fsod.detector.anchors import cached_anchors, canvas_anchors, level_counts
 from mini_fsod.detector.backbone import default_normalisation, make_backbone
 from mini_fsod.detector.batch import (
     Candidates,
@@ -34,14 +33,14 @@ from mini_fsod.detector.batch import (
     Samples,
     Targets,
 )
-from mini_fsod.detector.boxes import clip, decode, gather_rows
+from mini_fsod.detector.boxes import clip, decode_boxes, gather_rows
 from mini_fsod.detector.fpn import FeaturePyramid
 from mini_fsod.detector.losses import iou_loss, roi_losses, rpn_losses
-from mini_fsod.detector.matching import Matches, match, random_keys, sample
+from mini_fsod.detector.matching import Matches, draw_samples, match, random_keys
 from mini_fsod.detector.postprocess import select
-from mini_fsod.detector.preprocess import normalise, place
+from mini_fsod.detector.preprocess import batch_images, normalise
 from mini_fsod.detector.roi import BoxHead, IoUBranch, Predictor
-from mini_fsod.detector.roi_align import pool as pool_regions
+from mini_fsod.detector.roi_align import pool_rois
 from mini_fsod.detector.rpn import BOX_WEIGHTS, RPNHead, propose
 from mini_fsod.detector.settings import (
     BackboneSettings,
@@ -72,10 +71,10 @@ def build(
     roi: RoISettings | None = None,
     test: TestSettings | None = None,
 ) -> Detector:
-    """A new detector, its heads random, its backbone as `backbone.make_backbone` says.
+    """A new detector with random heads; see `make_backbone` for its backbone and `weights`.
 
-    Unless given, `frozen_stages` is 2 (stem and res2) with weights and 0 without, and
-    `normalisation` the one of torchvision's or timm's weights.
+    By default `frozen_stages` is 2 (stem and res2) with weights and 0 without, and `normalisation`
+    that of torchvision's or timm's weights.
     """
     normalisation = normalisation or default_normalisation(backbone)
     if frozen_stages is None:
@@ -95,6 +94,8 @@ def build(
 
 
 class Detector(nn.Module):
+    """Backbone, feature pyramid, RPN and RoI head; see the top of this module."""
+
     mean: Tensor
     std: Tensor
 
@@ -127,11 +128,11 @@ class Detector(nn.Module):
         return levels
 
     def anchors(self, images: Tensor) -> tuple[Tensor, list[int]]:
-        """Anchors (A, 4) of the batch's canvas, and how many each level has."""
+        """Anchors (A, 4) of the batch's canvas, and the number of each level."""
         canvas = (images.shape[2], images.shape[3])
         rpn = self.settings.rpn
-        # A compiled step holds them as constants; it would only warn about a cache.
-        make = canvas_anchors if torch.compiler.is_compiling() else kept_anchors
+        # A compiled step keeps them as constants and warns about a cache.
+        make = canvas_anchors if torch.compiler.is_compiling() else cached_anchors
         anchors = make(canvas, rpn.anchor_sizes, rpn.ratios, images.device)
         return anchors, level_counts(canvas, self.rpn_head.per_cell)
 
@@ -147,7 +148,7 @@ class Detector(nn.Module):
         training: bool,
         exact: bool = False,
     ) -> Proposals:
-        """Proposals (`rpn.propose`) and, behind them, the extra boxes, cut to their image."""
+        """Proposals (`rpn.propose`), then the extra boxes, clipped to their image."""
         rpn = self.settings.rpn
         found = propose(
             logits,
@@ -161,15 +162,15 @@ class Detector(nn.Module):
             score_cut=rpn.score_cut,
             rounds=None if exact else self.settings.nms_rounds,
         )
-        return found if extra is None else _join(found, extra, sizes)
+        return found if extra is None else _append(found, extra, sizes)
 
     def pool(self, levels: Sequence[Tensor], boxes: Tensor) -> Tensor:
-        """RoI features (B * R, channels, size, size) of boxes (B, R, 4)."""
+        """RoI features (B * R, channels, size, size) of boxes (B, R, 4) on P2 to P5."""
         roi = self.settings.roi
-        return pool_regions(levels[:-1], boxes, roi.size, roi.sampling_ratio).flatten(0, 1)
+        return pool_rois(levels[:-1], boxes, roi.size, roi.sampling_ratio).flatten(0, 1)
 
     def roi_outputs(self, pooled: Tensor, images: int) -> RoIOutputs:
-        """What the heads say of pooled regions (B * R, ...), given back as (B, R, ...)."""
+        """Outputs (B, R, ...) of the heads for RoI features (B * R, ...)."""
         logits, deltas = self.predictor(self.box_head(pooled))
         iou = None if self.iou_branch is None else self.iou_branch(pooled).view(images, -1)
         shape = (images, -1)
@@ -189,10 +190,11 @@ class Detector(nn.Module):
     ) -> dict[str, Tensor]:
         """The four losses under torchvision's names, and `loss_iou` with an IoU branch.
 
-        `draw` (`matching.draw_number`) alone decides which anchors and RoIs are sampled. Give a
-        tensor () int64 on the device where the step is compiled or captured. Samples given from
-        outside replace the drawn ones: rows of the anchors, and rows of [proposals, extra boxes,
-        ground truth]. The losses' sum is Eq. 8 and the RPN's.
+        Their sum is Eq. 8 plus the RPN's losses. `draw` (`matching.draw_number`) alone decides
+        which anchors and RoIs are sampled; a compiled or captured step needs it as a tensor ()
+        int64 on the device. `rpn_samples` (rows of the anchors) and `roi_samples` (rows of
+        [proposals, extra boxes, ground truth]) replace the drawn samples. Images without boxes are
+        fine.
         """
         if isinstance(draw, int):
             draw = torch.full((), draw, dtype=torch.int64, device=images.device)
@@ -223,28 +225,33 @@ class Detector(nn.Module):
         self, anchors: Tensor, targets: Targets, draw: Tensor, samples: Samples | None = None
     ) -> tuple[Matches, Samples]:
         """Match the anchors (A, 4) to the targets and draw those that carry loss."""
-        own = self.settings.rpn
-        matches = match(anchors, None, targets, own.positive_iou, own.negative_iou, forced=True)
+        settings = self.settings.rpn
+        matches = match(
+            anchors, None, targets, settings.positive_iou, settings.negative_iou, forced=True
+        )
         if samples is None:
             keys = random_keys(draw, 0, *matches.positive.shape)
-            samples = sample(matches, own.samples, own.positive_share, keys)
+            samples = draw_samples(matches, settings.samples, settings.positive_share, keys)
         return matches, samples
 
     def match_rois(self, proposals: Proposals, targets: Targets) -> tuple[Tensor, Matches]:
-        """The proposals, then the ground truth (B, P + G, 4), and what they are matched to."""
-        own = self.settings.roi
+        """The proposals, then the ground truth, as boxes (B, P + G, 4), and their matches."""
+        settings = self.settings.roi
         boxes = torch.cat((proposals.boxes, targets.boxes), dim=1)
-        there = torch.cat((proposals.valid, targets.valid), dim=1)
-        return boxes, match(boxes, there, targets, own.positive_iou, own.negative_iou, forced=False)
+        valid = torch.cat((proposals.valid, targets.valid), dim=1)
+        matches = match(
+            boxes, valid, targets, settings.positive_iou, settings.negative_iou, forced=False
+        )
+        return boxes, matches
 
     def sample_rois(
         self, boxes: Tensor, matches: Matches, draw: Tensor, samples: Samples | None = None
     ) -> tuple[Samples, Regions]:
-        """Draw the boxes (B, R, 4) that carry loss."""
-        own = self.settings.roi
+        """Draw the boxes (B, R, 4) that carry loss: which rows, and what they are matched to."""
+        settings = self.settings.roi
         if samples is None:
             keys = random_keys(draw, 1, *matches.positive.shape)
-            samples = sample(matches, own.samples, own.positive_share, keys)
+            samples = draw_samples(matches, settings.samples, settings.positive_share, keys)
         rows, valid = samples
         regions = Regions(
             gather_rows(boxes, rows),
@@ -258,13 +265,13 @@ class Detector(nn.Module):
     def roi_losses(
         self, outputs: RoIOutputs, regions: Regions, targets: Targets, sizes: Tensor
     ) -> dict[str, Tensor]:
-        """Losses of the heads; needs no picture, so that outputs may come from cached features."""
-        own = self.settings.roi
-        classifier, box = roi_losses(outputs, regions, targets, own.box_weights, own.beta)
+        """Losses of the heads; takes no images, so outputs may come from cached features."""
+        settings = self.settings.roi
+        classifier, box = roi_losses(outputs, regions, targets, settings.box_weights, settings.beta)
         losses = {"loss_classifier": classifier, "loss_box_reg": box}
         if self.iou_branch is not None:
-            error = iou_loss(outputs, regions, targets, sizes, own.box_weights)
-            losses["loss_iou"] = own.iou_weight * error
+            error = iou_loss(outputs, regions, targets, sizes, settings.box_weights)
+            losses["loss_iou"] = settings.iou_weight * error
         return losses
 
     # Inference
@@ -277,7 +284,7 @@ class Detector(nn.Module):
         *,
         exact: bool = False,
     ) -> Candidates:
-        """Every proposal (the extra boxes last) with its scores and boxes; nothing is chosen."""
+        """Every proposal, extra boxes last, with its scores and boxes: no threshold, no NMS yet."""
         anchors, counts = self.anchors(images)
         levels = self.features(images, sizes)
         logits, deltas = self.rpn_head(levels)
@@ -290,13 +297,13 @@ class Detector(nn.Module):
     def candidates(self, proposals: Proposals, outputs: RoIOutputs, sizes: Tensor) -> Candidates:
         """Scores and final boxes from the heads' outputs for the proposals."""
         references = proposals.boxes[:, :, None]
-        boxes = clip(decode(outputs.deltas, references, self.settings.roi.box_weights), sizes)
+        boxes = clip(decode_boxes(outputs.deltas, references, self.settings.roi.box_weights), sizes)
         scores = outputs.logits.softmax(-1)[..., 1:]
         iou = None if outputs.iou is None else outputs.iou.sigmoid()
         return Candidates(proposals, scores, boxes, iou)
 
     def choose(self, candidates: Candidates, *, exact: bool = False) -> Detections:
-        """Score cut, NMS by class, the best of an image."""
+        """Score threshold, NMS by class, then the best of each image."""
         test = self.settings.test
         scores = candidates.scores
         allowed = (scores > test.score_cut) & candidates.proposals.valid[..., None]
@@ -311,9 +318,7 @@ class Detector(nn.Module):
             candidates=None if exact else test.candidates,
             rounds=None if exact else self.settings.nms_rounds,
         )
-        boxes, scores, labels, valid, proposal, sure = found
-        settled = candidates.proposals.settled
-        return Detections(boxes, scores, labels, valid, proposal, sure & settled)
+        return found._replace(exact=found.exact & candidates.proposals.settled)
 
     @torch.no_grad()
     def detect(
@@ -326,21 +331,21 @@ class Detector(nn.Module):
     ) -> Detections:
         """Detections of a batch, in pixels of the canvas.
 
-        `exact` waits for the device where a fixed size or number of rounds does not suffice;
-        otherwise the detections' flag `exact` tells of it.
+        `exact` lifts the fixed sizes and numbers of rounds, which waits for the device; without it
+        the detections' flag `exact` is false where they did not suffice.
         """
         return self.choose(self.infer(images, sizes, extra, exact=exact), exact=exact)
 
     @torch.no_grad()
     def predict(self, images: Sequence[Tensor]) -> list[dict[str, Tensor]]:
-        """Torchvision's call: pictures (3, h, w) in 0..1 of any sizes, a dict for each.
+        """As torchvision's models: images (3, h, w) in 0..1 of any sizes in, one dict each out.
 
-        `boxes` (n, 4) in the picture's own pixels, `scores` (n,) and `labels` (n,), from 1.
+        `boxes` (n, 4) in the image's own pixels, `scores` (n,) and `labels` (n,), from 1.
         """
         if not images:
             return []
         test, device = self.settings.test, self.mean.device
-        batch, sizes = place(
+        batch, sizes = batch_images(
             [image.to(device) for image in images], test.min_size, test.max_size, test.divisible
         )
         found = self.detect(batch, sizes)
@@ -348,8 +353,8 @@ class Detector(nn.Module):
         if not all(exact):
             found = self.detect(batch, sizes, exact=True)
             number = found.valid.sum(1).tolist()
-        own = torch.tensor([image.shape[1:] for image in images], device=device)
-        boxes = found.boxes * (own / sizes).flip(1).repeat(1, 2)[:, None]
+        original = torch.tensor([image.shape[1:] for image in images], device=device)
+        boxes = found.boxes * (original / sizes).flip(1).repeat(1, 2)[:, None]
         return [
             {
                 "boxes": boxes[i, :n],
@@ -360,7 +365,7 @@ class Detector(nn.Module):
         ]
 
 
-def _join(proposals: Proposals, extra: PaddedBoxes, sizes: Tensor) -> Proposals:
+def _append(proposals: Proposals, extra: PaddedBoxes, sizes: Tensor) -> Proposals:
     rank = torch.where(extra.valid, torch.inf, -torch.inf)
     return Proposals(
         torch.cat((proposals.boxes, clip(extra.boxes, sizes)), 1),

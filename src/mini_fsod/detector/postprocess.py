@@ -1,4 +1,4 @@
-"""From scores of every proposal and class to the few boxes that are given out."""
+"""From scores and boxes of every proposal and class to the final detections."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mini_fsod.detector.batch import Detections
 from mini_fsod.detector.boxes import gather_rows
 from mini_fsod.detector.nms import nms
 
-SMALLEST_SIDE = 1e-2  # a detection's, in pixels
+SMALLEST_SIDE = 1e-2  # of a detection, in pixels
 
 
 def select(
@@ -24,13 +24,13 @@ def select(
 ) -> Detections:
     """NMS within each class, then the best `detections` of all classes.
 
-    boxes (B, P, C, 4), scores (B, P, C), allowed (B, P, C) bool: the pairs that may be given out,
-    for example those above the score cut (which need not be a cut of these very scores: calibrated
-    ones rank what the raw ones let through).
+    boxes (B, P, C, 4), scores (B, P, C), allowed (B, P, C) bool: the pairs that may become
+    detections, for example those above the score threshold. The threshold may be on other scores
+    than these, which only rank (Eq. 7). Nothing allowed gives zero detections, all padding.
 
-    NMS sees the best `candidates` pairs. That is exact when no more are allowed, or when they
-    already yield all detections, since a box is only suppressed by better ones; `exact` says
-    whether it was. None takes as many as the fullest image has, which waits for the device.
+    NMS gets the best `candidates` pairs. That is exact when no more are allowed, or when they
+    already give all detections, since only better boxes suppress a box; the flag `exact` says
+    whether it was. None takes as many as any image has, which waits for the device.
     """
     classes = scores.shape[2]
     sides = boxes[..., 2:] - boxes[..., :2]
@@ -45,7 +45,7 @@ def select(
     keep, settled = nms(best, valid, nms_iou, group=label, rounds=rounds)
     exact = settled & ((number <= width) | (keep.sum(1) >= detections))
 
-    # Already sorted: the kept ones move to the front in their order, padding fills the end.
+    # Already sorted: kept boxes move to the front in their order, padding fills the rest.
     out = min(detections, width)
     order = torch.argsort((~keep).to(torch.int32), dim=1, stable=True)[:, :out]
     found = keep.gather(1, order)

@@ -1,4 +1,4 @@
-"""Pictures on a canvas: torchvision's sizes and padding, and the normalisation of a batch."""
+"""Resizing and padding of images as torchvision does it, and the normalisation of a batch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from mini_fsod.errors import UserError
 def normalise(
     images: Tensor, sizes: Tensor, mean: Tensor, std: Tensor, how: Normalisation
 ) -> Tensor:
-    """Pictures (B, 3, H, W), RGB, uint8 0..255 or float 0..1, as the backbone wants them, float32.
+    """Images (B, 3, H, W), RGB, uint8 0..255 or float 0..1, normalised for the backbone, float32.
 
-    mean and std (1, 3, 1, 1) are those of `how`, on the device. What lies outside an image's own
-    size (B, 2) becomes zero, whatever the padding holds: torchvision pads after it has normalised.
+    mean and std (1, 3, 1, 1) are those of `how`, on the device. Pixels outside an image's size
+    (B, 2) become zero whatever they hold: torchvision pads after it has normalised.
     """
     pixels = images.float() * (how.scale / (255.0 if images.dtype == torch.uint8 else 1.0))
     if how.order == "BGR":
@@ -29,19 +29,19 @@ def normalise(
     return torch.where(inside, (pixels - mean) / std, 0.0)
 
 
-def place(
+def batch_images(
     images: Sequence[Tensor], min_size: int, max_size: int, divisible: int
 ) -> tuple[Tensor, Tensor]:
-    """Images (3, h, w) of any sizes on one canvas, as torchvision: (B, 3, H, W) and sizes (B, 2).
+    """Resize images (3, h, w) and pad them to one batch (B, 3, H, W), as torchvision; sizes (B, 2).
 
-    The short side becomes min_size unless the long one would pass max_size; the canvas is the
+    The short side becomes min_size unless the long one would exceed max_size; H and W are the
     largest height and width, rounded up to a multiple of `divisible`.
     """
     resized = []
     for i, image in enumerate(images):
         if image.dim() != 3 or image.shape[0] != 3 or 0 in image.shape:
             raise UserError(
-                f"Picture {i} has shape {tuple(image.shape)}.", "Give colour pictures (3, h, w)."
+                f"Image {i} has shape {tuple(image.shape)}.", "Give colour images (3, h, w)."
             )
         pixels = image.float() / 255 if image.dtype == torch.uint8 else image.float()
         short, long = sorted(image.shape[1:])

@@ -1,4 +1,4 @@
-"""The heads behind RoIAlign: box head, classifier and boxes, IoU branch."""
+"""The heads after RoIAlign: box head, classifier and box predictor, IoU branch."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from torch import Tensor, nn
 
 from mini_fsod.detector.settings import Classifier
 
-COSINE_SCALE = 20.0  # TFA's
+COSINE_SCALE = 20.0  # as in TFA
 
 
 class BoxHead(nn.Module):
-    """Pooled features (R, channels, size, size) to vectors (R, width).
+    """Pooled features (R, channels, size, size) to vectors (R, width). R = 0 is fine.
 
-    The first layer reads the channels of a cell side by side, as pooling on CUDA leaves them in
-    memory; torchvision's reads the cells of a channel.
+    The first layer's input is ordered by cell, then channel, the order in which the pooling kernel
+    writes it; torchvision's is ordered by channel, then cell.
     """
 
     def __init__(self, channels: int, size: int, convs: int, layers: int, width: int) -> None:
@@ -44,7 +44,7 @@ class BoxHead(nn.Module):
 
 
 class CosineClassifier(nn.Module):
-    """20 times the cosine of a vector with each class's weight; no bias (TFA, Eq. 1)."""
+    """20 times the cosine similarity with each class's weight; no bias (TFA, Eq. 1)."""
 
     def __init__(self, width: int, rows: int) -> None:
         super().__init__()
@@ -59,9 +59,9 @@ class CosineClassifier(nn.Module):
 class Predictor(nn.Module):
     """Class logits and class-specific boxes.
 
-    Rows of `classifier`: the background, then the classes. Rows of `boxes`: four a class. New
-    classes are rows appended to both. Runs in float32 whatever the rest does: near 16, bfloat16
-    knows logits only to 0.06, and scores would tie.
+    Rows of `classifier`: the background, then the classes. Rows of `boxes`: four per class. New
+    classes are rows appended to both. Always float32: bfloat16 rounds logits near 16 to 0.06, so
+    that scores would tie.
     """
 
     def __init__(self, width: int, num_classes: int, classifier: Classifier) -> None:
@@ -86,10 +86,9 @@ class Predictor(nn.Module):
 
 
 class IoUBranch(nn.Module):
-    """Predicts, for every class alike, the IoU of a region's final box ("IoU Branching
-    Correction").
+    """Predicts the IoU of a RoI's final box ("IoU Branching Correction"), one for all classes.
 
-    Its own two layers on the pooled features and one output, a logit: the sigmoid is the IoU.
+    Two layers of its own on the pooled features and one output, a logit: its sigmoid is the IoU.
     """
 
     def __init__(self, channels: int, size: int, width: int) -> None:

@@ -1,4 +1,4 @@
-"""The region proposal network: its head, and the choice of proposals over a whole batch."""
+"""The region proposal network: its head, and the selection of proposals over a whole batch."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import torch
 from torch import Tensor, nn
 
 from mini_fsod.detector.batch import Proposals
-from mini_fsod.detector.boxes import clip, decode, gather_rows
-from mini_fsod.detector.convolution import convolved
-from mini_fsod.detector.nms import nms_parts
+from mini_fsod.detector.boxes import clip, decode_boxes, gather_rows
+from mini_fsod.detector.convolution import conv_add_relu
+from mini_fsod.detector.nms import nms_within_levels
 
-SMALLEST_SIDE = 1e-3  # a proposal's, in pixels
+SMALLEST_SIDE = 1e-3  # of a proposal, in pixels
 BOX_WEIGHTS = (1.0, 1.0, 1.0, 1.0)
 
 
 class RPNHead(nn.Module):
     """Objectness and box deltas of every anchor.
 
-    The last layer of all levels is one matrix product, `per_cell` objectness rows first, then four
-    delta rows an anchor: its output is in the order of the anchors as it is.
+    The last layer of all levels is one matrix product: `per_cell` objectness rows, then four delta
+    rows per anchor, so that its output is in the order of the anchors.
     """
 
     def __init__(self, channels: int, per_cell: int, convs: int) -> None:
@@ -39,8 +39,8 @@ class RPNHead(nn.Module):
         rows = []
         for x in levels:
             for conv in self.convs:
-                x = convolved(conv, x, relu=True)
-            rows.append(x.flatten(2).transpose(1, 2))  # (B, h * w, channels), no copy channels-last
+                x = conv_add_relu(conv, x, relu=True)
+            rows.append(x.flatten(2).transpose(1, 2))  # (B, h w, channels), no copy: channels-last
         out = self.predict(torch.cat(rows, dim=1)).float()
         images = out.shape[0]
         return (
@@ -64,9 +64,9 @@ def propose(
 ) -> Proposals:
     """The best boxes of each level, after NMS within the level, then the best of all levels.
 
-    logits (B, A), deltas (B, A, 4), anchors (A, 4) with `counts` anchors a level, sizes (B, 2)
-    height and width of each image on the canvas: proposals end where the image ends. Always the
-    same number of rows; what there is too little of is padding. No gradient flows.
+    logits (B, A), deltas (B, A, 4), anchors (A, 4) with `counts` anchors per level, sizes (B, 2)
+    height and width of each image, to which proposals are clipped. The number of rows P is fixed;
+    with fewer proposals the rest is padding (zero boxes). No gradient flows.
     """
     logits, deltas = logits.detach(), deltas.detach()
     kept = [min(before_nms, n) for n in counts]
@@ -79,10 +79,10 @@ def propose(
         start += n
     scores, rows = torch.cat(best, 1), torch.cat(index, 1)
 
-    boxes = clip(decode(gather_rows(deltas, rows), anchors[rows], BOX_WEIGHTS), sizes)
+    boxes = clip(decode_boxes(gather_rows(deltas, rows), anchors[rows], BOX_WEIGHTS), sizes)
     large = (boxes[..., 2:] - boxes[..., :2] >= SMALLEST_SIDE).all(-1)
     valid = large & (scores.sigmoid() >= score_cut)
-    keep, settled = nms_parts(boxes, valid, kept, nms_iou, rounds)
+    keep, settled = nms_within_levels(boxes, valid, kept, nms_iou, rounds)
 
     top = scores.masked_fill(~keep, -torch.inf).topk(min(after_nms, keep.shape[1]))
     valid = top.values > -torch.inf

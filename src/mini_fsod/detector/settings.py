@@ -1,8 +1,8 @@
-"""What a detector is, apart from its weights: small frozen values that travel with a checkpoint.
+"""The settings of a detector: all but its weights. They are stored in its checkpoint, as JSON.
 
-`DetectorSettings.to_json` and `from_json` are the description stored beside the weights; a detector
-built from it takes the same pictures (normalisation, sizes) and gives the same detections
-(thresholds, numbers of boxes) as the one that was saved.
+They are a file format, with fields of their own beside the configuration's keys: a detector built
+from them takes the same images (normalisation, sizes) and gives the same detections (thresholds,
+numbers of boxes) as the one that was saved.
 """
 
 from __future__ import annotations
@@ -20,42 +20,40 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Normalisation:
-    """How pixels enter the backbone: (pixel * scale - mean) / std, pixel in 0..1.
+    """What the backbone gets: (pixel * scale - mean) / std, with pixels in 0..1.
 
-    `mean` and `std` are in the channel order of `order`; pictures themselves are always RGB.
+    `mean` and `std` are in the channel order of `order`; images themselves are always RGB.
     """
 
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     order: Literal["RGB", "BGR"] = "RGB"
-    scale: float = 1.0  # the value of a white pixel: 1, or 255 for Caffe's weights
+    scale: float = 1.0  # value of a white pixel: 1, or 255 for Caffe's weights
 
 
 IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CAFFE = Normalisation((103.939, 116.779, 123.68), (1.0, 1.0, 1.0), "BGR", 255.0)
-# by the words of a configuration; "auto" is as the library's own weights want it
-NORMALISATIONS = {"auto": None, "imagenet": IMAGENET, "caffe": CAFFE}
 
 
 @dataclass(frozen=True, slots=True)
 class BackboneSettings:
-    name: str = "resnet50"  # of torchvision (resnet18 .. resnet152), else of timm
+    name: str = "resnet50"  # resnet18 to resnet152 of torchvision, else a timm model
     norm: Norm = "frozen"
-    stride_in_1x1: bool = False  # Caffe's ResNets: the stride sits on the 1x1, not on the 3x3
+    stride_in_1x1: bool = False  # Caffe's ResNets: stride in the 1x1, not the 3x3 convolution
     frozen_stages: int = 0  # 0 none, 1 stem, 2 stem and res2, ... 5 the whole backbone
     normalisation: Normalisation = IMAGENET
 
 
 @dataclass(frozen=True, slots=True)
 class RPNSettings:
-    """Numbers of protocol.md, section 2; `*_train` in `losses`, `*_test` in `detect`."""
+    """`*_train` is used in `Detector.losses`, `*_test` in `Detector.detect`."""
 
     anchor_sizes: tuple[tuple[float, ...], ...] = ((32,), (64,), (128,), (256,), (512,))  # P2 .. P6
     ratios: tuple[float, ...] = (0.5, 1.0, 2.0)  # height / width
     convs: int = 1
-    before_nms_train: int = 2000  # a level
+    before_nms_train: int = 2000  # per level
     before_nms_test: int = 1000
-    after_nms_train: int = 1000  # an image
+    after_nms_train: int = 1000  # per image
     after_nms_test: int = 1000
     nms: float = 0.7
     score_cut: float = 0.0
@@ -68,7 +66,7 @@ class RPNSettings:
 
 @dataclass(frozen=True, slots=True)
 class RoISettings:
-    size: int = 7  # RoIAlign's output cells a side
+    size: int = 7  # output of RoIAlign: size x size cells
     sampling_ratio: int = 2
     convs: int = 0  # 3x3 convolutions before the fully connected layers of the head
     layers: int = 2  # fully connected layers of the head
@@ -84,13 +82,13 @@ class RoISettings:
 
 @dataclass(frozen=True, slots=True)
 class TestSettings:
-    __test__ = False  # the name is not pytest's business
+    __test__ = False  # not a test, whatever pytest makes of the name
 
     score_cut: float = 0.05
     nms: float = 0.5
     detections: int = 100
     candidates: int = 1024  # (proposal, class) pairs that enter NMS; see postprocess.select
-    use_iou: bool = False  # where there is an IoU branch: rank by Eq. 7, sqrt(s iou)
+    use_iou: bool = False  # with an IoU branch: rank by sqrt(score * IoU), Eq. 7
     min_size: int = 800
     max_size: int = 1333
     divisible: int = 32
@@ -98,9 +96,9 @@ class TestSettings:
 
 @dataclass(frozen=True, slots=True)
 class DetectorSettings:
-    num_classes: int  # foreground classes; the background is not counted
+    num_classes: int  # without the background
     backbone: BackboneSettings = BackboneSettings()
-    channels: int = 256  # of the pyramid
+    channels: int = 256  # of the feature pyramid
     classifier: Classifier = "linear"
     iou_branch: bool = False
     nms_rounds: int = 12
@@ -117,16 +115,18 @@ class DetectorSettings:
 
 
 def _rebuild(kind: type[T], data: Any) -> T:
-    """A settings dataclass from plain JSON: nested objects, lists as tuples, no unknown key."""
+    """A settings dataclass from plain JSON: nested objects, lists as tuples, no unknown keys."""
     if not isinstance(data, dict):
-        raise UserError(f"{kind.__name__} must be an object, not {data!r}.", "Save it again.")
+        raise UserError(
+            f"{kind.__name__} must be an object, not {data!r}.", "Save the checkpoint again."
+        )
     hints = get_type_hints(kind)
     known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
     for key in data:
         if key not in known:
             raise UserError(
                 f'{kind.__name__} has no key "{key}".{nearest(key, known)}',
-                f"Known: {', '.join(known)}.",
+                f"Use {', '.join(known)}.",
             )
     values = {
         key: _rebuild(hints[key], value) if is_dataclass(hints[key]) else _tuples(value)
@@ -135,7 +135,9 @@ def _rebuild(kind: type[T], data: Any) -> T:
     try:
         return kind(**values)
     except TypeError as error:
-        raise UserError(f"{kind.__name__} is not complete: {error}.", "Save it again.") from error
+        raise UserError(
+            f"{kind.__name__} is incomplete: {error}.", "Save the checkpoint again."
+        ) from error
 
 
 def _tuples(value: Any) -> Any:

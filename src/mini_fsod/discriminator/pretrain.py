@@ -16,20 +16,25 @@ from torch import nn
 from torchvision.models import get_model
 
 from mini_fsod import console
+from mini_fsod.config.schema import Training
 from mini_fsod.data.dataset import NO_BOXES, Dataset
 from mini_fsod.detector.backbone import NARROW, RESNETS, make_backbone
 from mini_fsod.detector.settings import BackboneSettings
-from mini_fsod.discriminator.layouts import Header, read_header, save
-from mini_fsod.discriminator.load import LastMap
+from mini_fsod.discriminator.load import (
+    DiscriminatorHeader,
+    LastMap,
+    read_discriminator_header,
+    save_discriminator,
+)
 from mini_fsod.discriminator.moco import Encoder, MoCo
 from mini_fsod.discriminator.moco_views import WHOLE, WINDOWS, coloured, draw_colours, draw_crops
 from mini_fsod.errors import UserError, nearest
 from mini_fsod.files import mode
 from mini_fsod.loader.cache import Pictures, cached_pictures
-from mini_fsod.loader.resident import Resident, Targets
+from mini_fsod.loader.resident import Annotations, Resident
 from mini_fsod.loader.schedule import Schedule
 from mini_fsod.train import state
-from mini_fsod.train.loop import Feed, Recipe, Trained, train
+from mini_fsod.train.loop import Feed, Trained, train
 from mini_fsod.train.step import Inputs
 
 QUEUE = 65_536  # keys, at most
@@ -84,20 +89,22 @@ def pretrain(
     if mode(out):
         _refuse_other(out, feed.identity, iterations)
         return None
-    recipe = Recipe(
+    section = Training(
         iterations=iterations,
         minutes=how.minutes,
         batch=batch,
         rate=how.rate,
         decay=(0.6, 0.8),  # MoCo's first schedule: the loop knows steps, not v2's cosine
-        bf16=device.type == "cuda",
         save_seconds=how.save_seconds,
     )
     folder = out.with_suffix(".run")
     folder.mkdir(parents=True, exist_ok=True)
-    _, trained = train(model, model.losses, feed, recipe, folder, "pretrain", device)
+    bf16 = device.type == "cuda"
+    _, trained = train(
+        model, lambda views: model.losses(*views), feed, section, bf16, folder, "pretrain", device
+    )
     net = body.net if isinstance(body, LastMap) else body
-    header = Header(
+    header = DiscriminatorHeader(
         how.backbone,
         "group" if how.backbone == NARROW else "frozen",
         None if how.whole else how.size,
@@ -109,7 +116,7 @@ def pretrain(
             "seed": how.seed,
         },
     )
-    save(out, net, header)
+    save_discriminator(out, net, header)
     (folder / state.FILE).unlink(missing_ok=True)
     return trained
 
@@ -135,7 +142,7 @@ def feed_of(pictures: Pictures, batch: int, how: Pretraining, device: torch.devi
     images, size = len(pictures.files), how.size
     # what is seen of a picture is drawn below: to the schedule all are alike
     schedule = Schedule(np.full((images, 2), size), batch, (size,), size, how.seed, flip=False)
-    resident = Resident(pictures, Targets.of(NO_BOXES, images), device)
+    resident = Resident(pictures, Annotations.of(NO_BOXES, images), device)
     crops = WHOLE if how.whole else WINDOWS
 
     def batches(start: int) -> Generator[Sequence[Inputs]]:
@@ -174,7 +181,7 @@ def _refuse(out: Path, how: Pretraining, images: int) -> None:
 
 
 def _refuse_other(out: Path, identity: str, iterations: int | None) -> None:
-    header = read_header(out)
+    header = read_discriminator_header(out)
     if header is None or header.about.get("identity") != identity:
         raise UserError(
             f"{out}: it is there already, and not from this training.", "Choose another -o."

@@ -1,4 +1,4 @@
-"""The strong view of a batch in four passes over its pixels; plain code takes some hundred."""
+"""The strong augmentation of a batch in four passes over its pixels, not about 100."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 1024  # pixels, or colours of a row, a program looks at
+BLOCK = 1024  # pixels, or colour values of a row, per program
 
-# rows of `draws` behind the four strengths, as `feed.views.laid_out` puts them
+# rows of `draws` behind the four strengths, as `loader.augment` lays them out
 GREY, SIGMA, NOISE, ERASE, ORDER = (tl.constexpr(row) for row in (4, 5, 6, 7, 19))
 
 
@@ -19,8 +19,8 @@ def _luma(red, green, blue):
 
 
 @triton.jit
-def _moved(value, centre, factor):
-    """Away from the centre, or towards it, within 0..1."""
+def _scaled(value, centre, factor):
+    """Scale the distance from the centre, clamped to 0..1."""
     return tl.minimum(tl.maximum(centre + (value - centre) * factor, 0.0), 1.0)
 
 
@@ -34,41 +34,43 @@ def _channel(value, chroma, away):
 def _colours(
     images, sizes, draws, sums, out, number, height, width, SUM: tl.constexpr, N: tl.constexpr
 ):
-    """Colours of N pixels of an image: jittered in the order drawn, made grey; out (B, H, W, 3).
+    """Colour jitter in the order drawn, then greyscale, of N pixels of an image; out (B, H, W, 3).
 
-    With SUM the brightness that contrast begins with is summed up instead, into sums (B, blocks);
-    without, sums (B,) is its mean over the image.
+    With SUM it only sums the brightness in front of the contrast step, into sums (B, blocks);
+    without, sums (B,) is the mean of that brightness over the image.
     """
     image, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     pixel = block * N + tl.arange(0, N)
-    there = pixel < height * width
-    at = (image * height * width + pixel) * 3
-    red = tl.load(images + at, there, 0).to(tl.float32) / 255.0
-    green = tl.load(images + at + 1, there, 0).to(tl.float32) / 255.0
-    blue = tl.load(images + at + 2, there, 0).to(tl.float32) / 255.0
+    mask = pixel < height * width
+    offset = (image * height * width + pixel) * 3
+    red = tl.load(images + offset, mask, 0).to(tl.float32) / 255.0
+    green = tl.load(images + offset + 1, mask, 0).to(tl.float32) / 255.0
+    blue = tl.load(images + offset + 2, mask, 0).to(tl.float32) / 255.0
     for turn in tl.static_range(4):
         operation = tl.load(draws + (ORDER + turn) * number + image).to(tl.int32)
         strength = tl.load(draws + operation * number + image)
         if operation == 0:
-            red = _moved(red, 0.0, strength)
-            green = _moved(green, 0.0, strength)
-            blue = _moved(blue, 0.0, strength)
+            red = _scaled(red, 0.0, strength)
+            green = _scaled(green, 0.0, strength)
+            blue = _scaled(blue, 0.0, strength)
         elif operation == 1:
             if SUM:
                 row, column = pixel // width, pixel % width
-                own = (row < tl.load(sizes + image * 2)) & (column < tl.load(sizes + image * 2 + 1))
-                total = tl.sum(tl.where(own & there, _luma(red, green, blue), 0.0))
+                inside = (row < tl.load(sizes + image * 2)) & (
+                    column < tl.load(sizes + image * 2 + 1)
+                )
+                total = tl.sum(tl.where(inside & mask, _luma(red, green, blue), 0.0))
                 tl.store(sums + image * tl.num_programs(1) + block, total)
             else:
                 mean = tl.load(sums + image)
-                red = _moved(red, mean, strength)
-                green = _moved(green, mean, strength)
-                blue = _moved(blue, mean, strength)
+                red = _scaled(red, mean, strength)
+                green = _scaled(green, mean, strength)
+                blue = _scaled(blue, mean, strength)
         elif operation == 2:
             grey = _luma(red, green, blue)
-            red = _moved(red, grey, strength)
-            green = _moved(green, grey, strength)
-            blue = _moved(blue, grey, strength)
+            red = _scaled(red, grey, strength)
+            green = _scaled(green, grey, strength)
+            blue = _scaled(blue, grey, strength)
         else:
             value = tl.maximum(tl.maximum(red, green), blue)
             chroma = value - tl.minimum(tl.minimum(red, green), blue)
@@ -80,19 +82,21 @@ def _colours(
             blue = _channel(value, chroma, 1.0 + sixth)
     if not SUM:
         grey, left = _luma(red, green, blue), 1.0 - tl.load(draws + GREY * number + image)
-        tl.store(out + at, _moved(red, grey, left), there)
-        tl.store(out + at + 1, _moved(green, grey, left), there)
-        tl.store(out + at + 2, _moved(blue, grey, left), there)
+        tl.store(out + offset, _scaled(red, grey, left), mask)
+        tl.store(out + offset + 1, _scaled(green, grey, left), mask)
+        tl.store(out + offset + 2, _scaled(blue, grey, left), mask)
 
 
 @triton.jit
-def _mirrored(place, last):
-    """Where a line goes on beyond its ends; outside of it still: nowhere."""
-    return tl.where(place < 0, -place, tl.where(place > last, 2 * last - place, place))
+def _reflected(position, last):
+    """Reflect a position at the ends of a line; it may still lie outside afterwards."""
+    return tl.where(
+        position < 0, -position, tl.where(position > last, 2 * last - position, position)
+    )
 
 
 @triton.jit
-def _bell(tap, sigma):
+def _gaussian(tap, sigma):
     return tl.exp(-(tap * tap) / (2.0 * sigma * sigma))
 
 
@@ -100,26 +104,26 @@ def _bell(tap, sigma):
 def _blur_down(
     view, sizes, draws, out, number, height, width, RADIUS: tl.constexpr, N: tl.constexpr
 ):
-    """N colours of a row (B, H, 3 W), blurred over the rows above and below."""
+    """Vertical blur of N colour values of a row (B, H, 3 W)."""
     row = tl.program_id(0)
     image, y = (row // height).to(tl.int64), row % height
-    at = tl.program_id(1) * N + tl.arange(0, N)
-    there = at < 3 * width
+    offset = tl.program_id(1) * N + tl.arange(0, N)
+    mask = offset < 3 * width
     view += image * height * width * 3
     sigma = tl.load(draws + SIGMA * number + image)
-    value = tl.load(view + y * width * 3 + at, there, 0.0)
+    value = tl.load(view + y * width * 3 + offset, mask, 0.0)
     last = tl.load(sizes + image * 2).to(tl.int32) - 1
     if (sigma > 0) & (y <= last):
-        value, whole = tl.zeros_like(value), 0.0
+        value, total_weight = tl.zeros_like(value), 0.0
         for tap in tl.static_range(2 * RADIUS + 1):
-            other = _mirrored(y + tap - RADIUS, last)
+            other = _reflected(y + tap - RADIUS, last)
             inside = (other >= 0) & (other <= last)
-            weight = tl.where(inside, _bell(tap - RADIUS, sigma), 0.0)
+            weight = tl.where(inside, _gaussian(tap - RADIUS, sigma), 0.0)
             other = tl.where(inside, other, 0)
-            value += weight * tl.load(view + other * width * 3 + at, there, 0.0)
-            whole += weight
-        value /= whole
-    tl.store(out + image * height * width * 3 + y * width * 3 + at, value, there)
+            value += weight * tl.load(view + other * width * 3 + offset, mask, 0.0)
+            total_weight += weight
+        value /= total_weight
+    tl.store(out + image * height * width * 3 + y * width * 3 + offset, value, mask)
 
 
 @triton.jit
@@ -136,54 +140,54 @@ def _blur_along(
     ERASINGS: tl.constexpr,
     N: tl.constexpr,
 ):
-    """N colours of a row (B, H, 3 W), blurred along it, as bytes; noise in the erased rectangles,
-    the canvas around the image as it was.
+    """Horizontal blur of N colour values of a row (B, H, 3 W), as bytes; noise in the erased
+    rectangles; the canvas outside the image stays as it was.
     """
     row = tl.program_id(0)
     image, y = (row // height).to(tl.int64), row % height
-    at = tl.program_id(1) * N + tl.arange(0, N)
-    there = at < 3 * width
-    x, channel = at // 3, at % 3
-    begin = (image * height + y) * width * 3
+    offset = tl.program_id(1) * N + tl.arange(0, N)
+    mask = offset < 3 * width
+    x, channel = offset // 3, offset % 3
+    row_start = (image * height + y) * width * 3
     sigma = tl.load(draws + SIGMA * number + image)
-    value = tl.load(view + begin + at, there, 0.0)
-    own_height = tl.load(sizes + image * 2).to(tl.int32)
+    value = tl.load(view + row_start + offset, mask, 0.0)
+    image_height = tl.load(sizes + image * 2).to(tl.int32)
     last = tl.load(sizes + image * 2 + 1).to(tl.int32) - 1
-    if (sigma > 0) & (y < own_height):
-        value, whole = tl.zeros_like(value), tl.zeros_like(value)
+    if (sigma > 0) & (y < image_height):
+        value, total_weight = tl.zeros_like(value), tl.zeros_like(value)
         for tap in tl.static_range(2 * RADIUS + 1):
-            other = _mirrored(x + tap - RADIUS, last)
-            inside = there & (other >= 0) & (other <= last)
-            weight = tl.where(inside, _bell(tap - RADIUS, sigma), 0.0)
-            value += weight * tl.load(view + begin + other * 3 + channel, inside, 0.0)
-            whole += weight
-        value /= tl.maximum(whole, 1e-6)  # beyond the image there is nothing
-    # to the nearest byte, a half to the even one: adding 1.5 x 2^23 leaves no bits for a fraction
-    shown = ((value * 255.0 + 12582912.0) - 12582912.0).to(tl.uint8)
+            other = _reflected(x + tap - RADIUS, last)
+            inside = mask & (other >= 0) & (other <= last)
+            weight = tl.where(inside, _gaussian(tap - RADIUS, sigma), 0.0)
+            value += weight * tl.load(view + row_start + other * 3 + channel, inside, 0.0)
+            total_weight += weight
+        value /= tl.maximum(total_weight, 1e-6)  # outside the image no tap counts
+    # round half to even: adding 1.5 x 2^23 leaves no bits for a fraction
+    byte = ((value * 255.0 + 12582912.0) - 12582912.0).to(tl.uint8)
 
-    erased = at < 0
+    erased = offset < 0
     for k in tl.static_range(ERASINGS):
         rectangle = draws + (ERASE + 4 * k) * number + image
         top, left = tl.load(rectangle).to(tl.int32), tl.load(rectangle + number).to(tl.int32)
-        below = y - top < tl.load(rectangle + 2 * number)
-        wide = tl.where((y >= top) & below, tl.load(rectangle + 3 * number), 0.0)
-        erased |= (x >= left) & (x - left < wide)
+        in_rows = y - top < tl.load(rectangle + 2 * number)
+        erased_width = tl.where((y >= top) & in_rows, tl.load(rectangle + 3 * number), 0.0)
+        erased |= (x >= left) & (x - left < erased_width)
     key = tl.load(draws + NOISE * number + image).to(tl.uint32)
     bits = (y * width + x).to(tl.uint32) + key * 256
     bits = (bits ^ (bits >> 16)) * 0x21F0AAAD
     bits = (bits ^ (bits >> 15)) * 0x735A2D97
     bits = bits ^ (bits >> 15)
-    shown = tl.where(erased, ((bits >> (8 * channel).to(tl.uint32)) & 255).to(tl.uint8), shown)
-    before = tl.load(images + begin + at, there, 0)
-    last = tl.where(y < own_height, last, -1)
-    tl.store(out + begin + at, tl.where(x <= last, shown, before), there)
+    byte = tl.where(erased, ((bits >> (8 * channel).to(tl.uint32)) & 255).to(tl.uint8), byte)
+    original = tl.load(images + row_start + offset, mask, 0)
+    last = tl.where(y < image_height, last, -1)
+    tl.store(out + row_start + offset, tl.where(x <= last, byte, original), mask)
 
 
-def strong_view(images: Tensor, sizes: Tensor, draws: Tensor, radius: int) -> Tensor:
-    """The strong view (B, 3, H, W) uint8, channels last, of a weak one; sizes (B, 2).
+def fused_strong_view(images: Tensor, sizes: Tensor, draws: Tensor, radius: int) -> Tensor:
+    """The strong view (B, 3, H, W) uint8, channels last, of the weak one; B = 0 is fine.
 
-    draws (23, B) float32: strengths of brightness, contrast, saturation and hue, grey, sigma, the
-    noise's key, three rectangles, and the four operations in their order.
+    sizes (B, 2); draws (23, B) float32: strengths of brightness, contrast, saturation and hue,
+    grey, sigma, the noise's key, three rectangles, and the four operations in their order.
     """
     weak = images.permute(0, 2, 3, 1).contiguous()
     b, height, width, _ = weak.shape

@@ -1,4 +1,4 @@
-"""Exact NMS in two launches: all overlaps as bits, then one program an image."""
+"""Exact NMS in two launches: all overlaps as bits, then one program per image."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ BLOCK = 64  # boxes handled at a time
 
 @triton.jit
 def _overlaps(boxes, group, bits, number, words, threshold, BLOCK: tl.constexpr):
-    """Which better boxes overlap a box, 32 of them a word: bits (images, rows, words).
+    """Which better boxes overlap each box, as bits, 32 boxes per word: bits (images, rows, words).
 
-    A program looks at BLOCK rows and BLOCK columns; what is not left of the diagonal is not asked.
+    A program compares BLOCK rows with BLOCK columns; blocks right of the diagonal are skipped.
     """
     image, rows, columns = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     if columns > rows:
@@ -46,9 +46,9 @@ def _overlaps(boxes, group, bits, number, words, threshold, BLOCK: tl.constexpr)
 
 
 @triton.jit
-def _settle(bits, valid, kept, keep, number, words, BLOCK: tl.constexpr, WORDS: tl.constexpr):
-    """Block by block, best first: what a kept box of an earlier block overlaps is out; the block's
-    own boxes follow the rule of nms.py, repeated until it stands still."""
+def _suppress(bits, valid, kept, keep, number, words, BLOCK: tl.constexpr, WORDS: tl.constexpr):
+    """Block by block, best boxes first. Boxes that a kept box of an earlier block overlaps are
+    dropped; within the block the rule of `detector/nms.py` is repeated until nothing changes."""
     image = tl.program_id(0).to(tl.int64)
     blocks = tl.cdiv(number, BLOCK)
     bits += image * blocks * BLOCK * words
@@ -57,32 +57,37 @@ def _settle(bits, valid, kept, keep, number, words, BLOCK: tl.constexpr, WORDS: 
     each = tl.arange(0, WORDS)
     for block in range(blocks):
         row = block * BLOCK + inner
-        own = block * (BLOCK // 32)  # the first word of this block
-        before = tl.load(kept + each, each < own, 0)
-        mine = tl.load(bits + row[:, None] * words + each[None, :], each[None, :] < own, 0)
-        hit = tl.max(((mine & before[None, :]) != 0).to(tl.int32), axis=1)
+        first_word = block * (BLOCK // 32)  # first word of this block
+        before = tl.load(kept + each, each < first_word, 0)
+        overlaps_before = tl.load(
+            bits + row[:, None] * words + each[None, :], each[None, :] < first_word, 0
+        )
+        hit = tl.max(((overlaps_before & before[None, :]) != 0).to(tl.int32), axis=1)
         alive = tl.load(valid + image * number + row, row < number, 0).to(tl.int32)
         alive = tl.where(hit > 0, 0, alive)
 
-        word = tl.load(bits + row[:, None] * words + own + inner[None, :] // 32)
+        word = tl.load(bits + row[:, None] * words + first_word + inner[None, :] // 32)
         within = (word >> (inner[None, :] % 32)) & 1  # (BLOCK, BLOCK)
-        now = alive
+        kept_now = alive
         changed = 1
-        for _ in range(BLOCK):  # no chain is longer; a `while` trips the compiler of Triton 3.4
+        for _ in range(BLOCK):  # no chain is longer; Triton 3.4 cannot compile a `while` here
             if changed > 0:
-                then = tl.where(tl.max(within * now[None, :], axis=1) > 0, 0, alive)
-                changed = tl.max(tl.abs(then - now), axis=0)
-                now = then
-        tl.store(keep + image * number + row, now.to(tl.int8), row < number)
-        split = tl.reshape(now, [BLOCK // 32, 32])
+                kept_next = tl.where(tl.max(within * kept_now[None, :], axis=1) > 0, 0, alive)
+                changed = tl.max(tl.abs(kept_next - kept_now), axis=0)
+                kept_now = kept_next
+        tl.store(keep + image * number + row, kept_now.to(tl.int8), row < number)
+        split = tl.reshape(kept_now, [BLOCK // 32, 32])
         packed = tl.sum(split << tl.arange(0, 32)[None, :], axis=1)
-        tl.store(kept + own + tl.arange(0, BLOCK // 32), packed)
+        tl.store(kept + first_word + tl.arange(0, BLOCK // 32), packed)
         tl.debug_barrier()  # the next block reads what other threads wrote
 
 
 @torch.library.custom_op("mini::suppress", mutates_args=())
 def suppress(boxes: Tensor, valid: Tensor, group: Tensor, threshold: float) -> Tensor:
-    """Exact NMS: keep (B, N) bool of boxes (B, N, 4), best first, within each group (B, N)."""
+    """Exact NMS: keep (B, N) bool of boxes (B, N, 4), best first, within each group (B, N).
+
+    Boxes that are not `valid` neither suppress nor survive. N = 0 and B = 0 are fine.
+    """
     images, number = valid.shape
     keep = torch.zeros_like(valid, dtype=torch.int8)
     if keep.numel():
@@ -98,9 +103,9 @@ def suppress(boxes: Tensor, valid: Tensor, group: Tensor, threshold: float) -> T
             words,
             threshold,
             BLOCK=BLOCK,
-            enable_fp_fusion=False,  # rounds like torchvision's, so that ties fall alike
+            enable_fp_fusion=False,  # rounds as torchvision does, so that ties are decided alike
         )
-        _settle[(images,)](
+        _suppress[(images,)](
             bits,
             valid.to(torch.int8).contiguous(),
             kept,

@@ -1,7 +1,7 @@
 """RoIAlign on a channels-last pyramid.
 
-Torchvision's kernel wants float32, channels first, and its backward scatters single numbers. Here a
-program owns one bin of one RoI and moves whole rows of channels.
+Torchvision's kernel needs float32, channels first, and its backward pass scatters single numbers.
+Here a program computes one bin of one RoI and reads and writes whole rows of channels.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from torch import Tensor
 
 @triton.jit
 def _axis(start, bin_size, bin_index, step: tl.constexpr, ratio: tl.constexpr, length):
-    """A sample along one axis: the cells beside it, the weight of the second, whether inside."""
-    at = start + bin_size * bin_index + (step + 0.5) * bin_size / ratio
-    inside = (at >= -1.0) & (at <= length.to(tl.float32))
-    at = tl.maximum(at, 0.0)
-    low = tl.minimum(at.to(tl.int32), length - 1)
+    """A sample along one axis: the two cells beside it, the second one's weight, whether inside."""
+    position = start + bin_size * bin_index + (step + 0.5) * bin_size / ratio
+    inside = (position >= -1.0) & (position <= length.to(tl.float32))
+    position = tl.maximum(position, 0.0)
+    low = tl.minimum(position.to(tl.int32), length - 1)
     high = tl.minimum(low + 1, length - 1)
-    weight = tl.where(low >= length - 1, 0.0, at - low)
+    weight = tl.where(low >= length - 1, 0.0, position - low)
     return low, high, weight, inside
 
 
 @triton.jit
-def _bin(place, geometry, SIZE: tl.constexpr):
-    """Where the program's bin lies: its level's first cell, height and width, the RoI's corner, the
-    size of a bin, and the bin's row and column."""
+def _bin(level_shapes, geometry, SIZE: tl.constexpr):
+    """The program's bin: first cell, height and width of its level, the RoI's corner, the size of a
+    bin, and the bin's row and column."""
     roi = tl.program_id(0)
     return (
-        tl.load(place + roi * 3).to(tl.int64),
-        tl.load(place + roi * 3 + 1).to(tl.int32),
-        tl.load(place + roi * 3 + 2).to(tl.int32),
+        tl.load(level_shapes + roi * 3).to(tl.int64),
+        tl.load(level_shapes + roi * 3 + 1).to(tl.int32),
+        tl.load(level_shapes + roi * 3 + 2).to(tl.int32),
         tl.load(geometry + roi * 4),
         tl.load(geometry + roi * 4 + 1),
         tl.load(geometry + roi * 4 + 2),
@@ -44,11 +44,18 @@ def _bin(place, geometry, SIZE: tl.constexpr):
 
 @triton.jit
 def _pool_forward(
-    cells, place, geometry, out, channels, SIZE: tl.constexpr, RATIO: tl.constexpr, C: tl.constexpr
+    cells,
+    level_shapes,
+    geometry,
+    out,
+    channels,
+    SIZE: tl.constexpr,
+    RATIO: tl.constexpr,
+    C: tl.constexpr,
 ):
-    first, height, width, x, y, bin_x, bin_y, row, column = _bin(place, geometry, SIZE)
+    first, height, width, x, y, bin_x, bin_y, row, column = _bin(level_shapes, geometry, SIZE)
     channel = tl.arange(0, C)
-    there = channel < channels
+    mask = channel < channels
     total = tl.zeros([C], dtype=tl.float32)
     for sy in tl.static_range(RATIO):
         top, bottom, wy, in_y = _axis(y, bin_y, row, sy, RATIO, height)
@@ -57,27 +64,34 @@ def _pool_forward(
             share = tl.where(in_y & in_x, 1.0 / (RATIO * RATIO), 0.0)
             upper = cells + (first + top * width) * channels + channel
             lower = cells + (first + bottom * width) * channels + channel
-            a = tl.load(upper + left * channels, there, 0.0).to(tl.float32)
-            b = tl.load(upper + right * channels, there, 0.0).to(tl.float32)
-            c = tl.load(lower + left * channels, there, 0.0).to(tl.float32)
-            d = tl.load(lower + right * channels, there, 0.0).to(tl.float32)
+            a = tl.load(upper + left * channels, mask, 0.0).to(tl.float32)
+            b = tl.load(upper + right * channels, mask, 0.0).to(tl.float32)
+            c = tl.load(lower + left * channels, mask, 0.0).to(tl.float32)
+            d = tl.load(lower + right * channels, mask, 0.0).to(tl.float32)
             total += share * ((1 - wy) * ((1 - wx) * a + wx * b) + wy * ((1 - wx) * c + wx * d))
     number = tl.program_id(0).to(tl.int64) * SIZE * SIZE + tl.program_id(1)
     target = out + number * channels + channel
-    tl.store(target, total, there)
+    tl.store(target, total, mask)
 
 
 @triton.jit
 def _pool_backward(
-    grad, place, geometry, out, channels, SIZE: tl.constexpr, RATIO: tl.constexpr, C: tl.constexpr
+    grad,
+    level_shapes,
+    geometry,
+    out,
+    channels,
+    SIZE: tl.constexpr,
+    RATIO: tl.constexpr,
+    C: tl.constexpr,
 ):
-    """Adds each bin's gradient to the cells it was read from: grad (cells, channels), float32."""
-    first, height, width, x, y, bin_x, bin_y, row, column = _bin(place, geometry, SIZE)
+    """Add each bin's gradient to the cells it was read from: grad (cells, channels), float32."""
+    first, height, width, x, y, bin_x, bin_y, row, column = _bin(level_shapes, geometry, SIZE)
     channel = tl.arange(0, C)
-    there = channel < channels
+    mask = channel < channels
     number = tl.program_id(0).to(tl.int64) * SIZE * SIZE + tl.program_id(1)
     source = out + number * channels + channel
-    value = tl.load(source, there, 0.0).to(tl.float32) / (RATIO * RATIO)
+    value = tl.load(source, mask, 0.0).to(tl.float32) / (RATIO * RATIO)
     for sy in tl.static_range(RATIO):
         top, bottom, wy, in_y = _axis(y, bin_y, row, sy, RATIO, height)
         upper = grad + (first + top * width) * channels + channel
@@ -85,24 +99,26 @@ def _pool_backward(
         for sx in tl.static_range(RATIO):
             left, right, wx, in_x = _axis(x, bin_x, column, sx, RATIO, width)
             share = value * tl.where(in_y & in_x, 1.0, 0.0)
-            tl.atomic_add(upper + left * channels, share * (1 - wy) * (1 - wx), there, "relaxed")
-            tl.atomic_add(upper + right * channels, share * (1 - wy) * wx, there, "relaxed")
-            tl.atomic_add(lower + left * channels, share * wy * (1 - wx), there, "relaxed")
-            tl.atomic_add(lower + right * channels, share * wy * wx, there, "relaxed")
+            tl.atomic_add(upper + left * channels, share * (1 - wy) * (1 - wx), mask, "relaxed")
+            tl.atomic_add(upper + right * channels, share * (1 - wy) * wx, mask, "relaxed")
+            tl.atomic_add(lower + left * channels, share * wy * (1 - wx), mask, "relaxed")
+            tl.atomic_add(lower + right * channels, share * wy * wx, mask, "relaxed")
 
 
 @torch.library.custom_op("mini::pool_cells", mutates_args=())
-def pool_cells(cells: Tensor, place: Tensor, geometry: Tensor, size: int, ratio: int) -> Tensor:
+def pool_cells(
+    cells: Tensor, level_shapes: Tensor, geometry: Tensor, size: int, ratio: int
+) -> Tensor:
     """RoIAlign (R, size, size, C) on cells (N, C), all levels of all images in one list.
 
-    place (R, 3) int64: first cell of the RoI's level, its height and width in cells. geometry
-    (R, 4) float32: left, top, and the width and height of a bin, in cells.
+    level_shapes (R, 3) int64: first cell of the RoI's level, its height and width in cells.
+    geometry (R, 4) float32: left, top, and the width and height of a bin, in cells. R = 0 is fine.
     """
-    out = cells.new_empty(len(place), size, size, cells.shape[1])
-    if len(place):
-        _pool_forward[(len(place), size * size)](
+    out = cells.new_empty(len(level_shapes), size, size, cells.shape[1])
+    if len(level_shapes):
+        _pool_forward[(len(level_shapes), size * size)](
             cells,
-            place,
+            level_shapes,
             geometry,
             out,
             cells.shape[1],
@@ -117,14 +133,14 @@ def pool_cells(cells: Tensor, place: Tensor, geometry: Tensor, size: int, ratio:
 
 @torch.library.custom_op("mini::pool_cells_backward", mutates_args=())
 def pool_cells_backward(
-    out: Tensor, place: Tensor, geometry: Tensor, cells: int, size: int, ratio: int
+    out: Tensor, level_shapes: Tensor, geometry: Tensor, cells: int, size: int, ratio: int
 ) -> Tensor:
-    """Gradient (N, C), float32, of the cells for the gradient (R, size, size, C) of the output."""
+    """Gradient (N, C) of the cells, float32, from the gradient `out` (R, size, size, C)."""
     grad = torch.zeros(cells, out.shape[3], device=out.device)
-    if len(place):
-        _pool_backward[(len(place), size * size)](
+    if len(level_shapes):
+        _pool_backward[(len(level_shapes), size * size)](
             grad,
-            place,
+            level_shapes,
             geometry,
             out.contiguous(),
             out.shape[3],
@@ -138,25 +154,27 @@ def pool_cells_backward(
 
 
 @pool_cells.register_fake
-def _(cells: Tensor, place: Tensor, geometry: Tensor, size: int, ratio: int) -> Tensor:
-    return cells.new_empty(len(place), size, size, cells.shape[1])
+def _(cells: Tensor, level_shapes: Tensor, geometry: Tensor, size: int, ratio: int) -> Tensor:
+    return cells.new_empty(len(level_shapes), size, size, cells.shape[1])
 
 
 @pool_cells_backward.register_fake
-def _(out: Tensor, place: Tensor, geometry: Tensor, cells: int, size: int, ratio: int) -> Tensor:
+def _(
+    out: Tensor, level_shapes: Tensor, geometry: Tensor, cells: int, size: int, ratio: int
+) -> Tensor:
     return out.new_empty(cells, out.shape[3], dtype=torch.float32)
 
 
 def _setup(ctx, inputs, output):
-    cells, place, geometry, size, ratio = inputs
-    ctx.save_for_backward(place, geometry)
+    cells, level_shapes, geometry, size, ratio = inputs
+    ctx.save_for_backward(level_shapes, geometry)
     ctx.cells, ctx.dtype, ctx.size, ctx.ratio = len(cells), cells.dtype, size, ratio
 
 
 def _backward(ctx, grad):
-    place, geometry = ctx.saved_tensors
-    into = pool_cells_backward(grad, place, geometry, ctx.cells, ctx.size, ctx.ratio)
-    return into.to(ctx.dtype), None, None, None, None
+    level_shapes, geometry = ctx.saved_tensors
+    cells_grad = pool_cells_backward(grad, level_shapes, geometry, ctx.cells, ctx.size, ctx.ratio)
+    return cells_grad.to(ctx.dtype), None, None, None, None
 
 
 pool_cells.register_autograd(_backward, setup_context=_setup)

@@ -97,7 +97,7 @@ def strong_view(images: Tensor, sizes: Tensor, draw: StrongDraw) -> Tensor:
     if images.is_cuda:
         from mini_fsod.kernels import augment as kernels  # Triton is there where CUDA is
 
-        return kernels.strong_view(images, sizes, draws, RADIUS)
+        return kernels.fused_strong_view(images, sizes, draws, RADIUS)
     return plain_view(images, sizes, draws, draw.order)
 
 

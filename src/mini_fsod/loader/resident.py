@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from mini_fsod import console
 from mini_fsod.data.dataset import Bools, Boxes, Floats, Ints
+from mini_fsod.detector.batch import Targets
 from mini_fsod.errors import UserError
 from mini_fsod.loader.cache import Pictures
 from mini_fsod.loader.schedule import Plan
@@ -46,14 +46,13 @@ def pad_rows(image: Ints, images: int) -> Ints:
     return rows
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Targets:
-    """Ground truth of I images, padded to G boxes each; boxes in the pictures' own pixels."""
+class Annotations(NamedTuple):
+    """Boxes of I images, padded to G boxes each, in pixels of the original pictures."""
 
     boxes: Tensor  # (I, G, 4) float32 left, top, right, bottom
     labels: Tensor  # (I, G) int64
-    box: Tensor  # (I, G) int64 index of the box in the `Boxes` it came from, -1 where padded
-    scores: Tensor  # (I, G) float32: of mined boxes; 1 where a person drew the box
+    box_index: Tensor  # (I, G) int64 index in the `Boxes` it came from, -1 where padded
+    scores: Tensor  # (I, G) float32: of mined boxes; 1 for annotated ones
 
     @classmethod
     def of(
@@ -62,8 +61,8 @@ class Targets:
         images: int,
         keep: Bools | None = None,
         scores: Floats | None = None,
-    ) -> Targets:
-        """The boxes where `keep` is true (all by default) as targets of `images` images."""
+    ) -> Annotations:
+        """The boxes where `keep` is true (all by default) as annotations of `images` images."""
         chosen = np.arange(len(boxes)) if keep is None else np.flatnonzero(keep)
         rows = pad_rows(boxes.image[chosen], images)
         real = rows >= 0
@@ -83,40 +82,32 @@ class Targets:
             torch.from_numpy(sure),
         )
 
-    def to(self, device: torch.device) -> Targets:
-        return Targets(
-            self.boxes.to(device),
-            self.labels.to(device),
-            self.box.to(device),
-            self.scores.to(device),
-        )
+    def to(self, device: torch.device) -> Annotations:
+        return Annotations(*(column.to(device) for column in self))
 
 
-class Truth(NamedTuple):
-    """Further boxes of a batch's images, such as mined ones, on the same canvas."""
+class ScoredBoxes(NamedTuple):
+    """More boxes of a batch's images, such as mined ones, on the same canvas."""
 
-    boxes: Tensor  # (B, G, 4) float32, cut to what is seen
+    boxes: Tensor  # (B, G, 4) float32, clipped to the visible part of the image
     labels: Tensor  # (B, G) int64
     valid: Tensor  # (B, G) bool
     scores: Tensor  # (B, G) float32
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch:
-    """B images on one canvas with their padded ground truth, all on the device."""
+class Batch(NamedTuple):
+    """B images on one canvas with their padded targets, on the device."""
 
-    plan: Plan  # what the host knows: image indices, canvas, how many images are meant
-    index: Tensor  # (B,) int64 image indices
+    plan: Plan  # known to the host: image indices, canvas, how many images are no padding
+    image_index: Tensor  # (B,) int64
     images: Tensor  # (B, 3, H, W) uint8 RGB, channels last in memory
-    sizes: Tensor  # (B, 2) int64 height, width of what is seen of each, in the canvas's corner
-    boxes: Tensor  # (B, G, 4) float32 on the canvas, cut to what is seen
-    labels: Tensor  # (B, G) int64
-    valid: Tensor  # (B, G) bool: false for padding, and for boxes that are hardly seen
-    box: Tensor  # (B, G) int64 index of the box in the data set, -1 for padding
-    scale: Tensor  # (B, 2) float32 canvas pixels for each pixel of the picture, along x and y
-    shift: Tensor  # (B, 2) float32 canvas pixels left of and above what is seen
+    sizes: Tensor  # (B, 2) int64 height, width of each image's visible part, top left on the canvas
+    targets: Targets  # (B, G) clipped to the visible part; not valid where little of a box is left
+    box_index: Tensor  # (B, G) int64 index of the target in the data set, -1 for padding
+    scale: Tensor  # (B, 2) float32 canvas pixels per pixel of the original picture, along x and y
+    shift: Tensor  # (B, 2) float32 canvas pixels cropped off at the left and at the top
     flip: Tensor  # (B,) bool
-    also: tuple[Truth, ...] = ()  # further boxes, in the order of `Resident`'s
+    extra: tuple[ScoredBoxes, ...] = ()  # in the order given to the loader
 
 
 def to_canvas(
@@ -225,8 +216,8 @@ def make_batch(
     start: Ints,
     kept: Ints,
     own: Ints,
-    targets: Targets,
-    also: Sequence[Targets] = (),
+    annotations: Annotations,
+    extra: Sequence[Annotations] = (),
 ) -> Batch:
     """A batch from a flat buffer of pixels (P, 3) on the device.
 
@@ -243,25 +234,23 @@ def make_batch(
     scale = (scaled.float() / own_.float()).flip(1)
     moved = shift.float().flip(1)
 
-    def seen(of: Targets) -> Truth:
-        boxes, share = to_canvas(of.boxes[index], scale, moved, flip, sizes)
-        valid = (of.box[index] >= 0) & (share >= SEEN)
-        return Truth(boxes, of.labels[index], valid, of.scores[index])
+    def on_canvas(boxes: Annotations) -> ScoredBoxes:
+        clipped, share = to_canvas(boxes.boxes[index], scale, moved, flip, sizes)
+        valid = (boxes.box_index[index] >= 0) & (share >= SEEN)
+        return ScoredBoxes(clipped, boxes.labels[index], valid, boxes.scores[index])
 
-    truth = seen(targets)
+    boxes, labels, valid, _ = on_canvas(annotations)
     return Batch(
         plan=plan,
-        index=index,
+        image_index=index,
         images=images,
         sizes=sizes.contiguous(),
-        boxes=truth.boxes,
-        labels=truth.labels,
-        valid=truth.valid,
-        box=targets.box[index],
+        targets=Targets(boxes, labels, valid),
+        box_index=annotations.box_index[index],
         scale=scale,
         shift=moved,
         flip=flip,
-        also=tuple(map(seen, also)),
+        extra=tuple(map(on_canvas, extra)),
     )
 
 
@@ -271,32 +260,38 @@ class Resident:
     def __init__(
         self,
         pictures: Pictures,
-        targets: Targets,
+        annotations: Annotations,
         device: torch.device,
-        also: Sequence[Targets] = (),
+        extra: Sequence[Annotations] = (),
     ) -> None:
         self._pictures = pictures
-        self._targets = targets.to(device)
-        self._also = [t.to(device) for t in also]
+        self._annotations = annotations.to(device)
+        self._extra = [boxes.to(device) for boxes in extra]
         host = torch.from_numpy(pictures.pixels)
         self._pixels = (host if device.type == "cpu" else _send(host, device)).view(-1, 3)
 
     def sharing(
-        self, pictures: Pictures, targets: Targets, also: Sequence[Targets] = ()
+        self, pictures: Pictures, annotations: Annotations, extra: Sequence[Annotations] = ()
     ) -> Resident:
         """Batches of other pictures of the same cache, such as a test set: no second copy of it."""
         if pictures.pixels is not self._pictures.pixels:
             raise ValueError("the pictures lie in another buffer")
         other = copy(self)
         other._pictures = pictures
-        other._targets = targets.to(self._pixels.device)
-        other._also = [t.to(self._pixels.device) for t in also]
+        other._annotations = annotations.to(self._pixels.device)
+        other._extra = [boxes.to(self._pixels.device) for boxes in extra]
         return other
 
     def batch(self, plan: Plan) -> Batch:
         p, i = self._pictures, plan.images
         return make_batch(
-            plan, self._pixels, p.offset[i] // 3, p.kept[i], p.own[i], self._targets, self._also
+            plan,
+            self._pixels,
+            p.offset[i] // 3,
+            p.kept[i],
+            p.own[i],
+            self._annotations,
+            self._extra,
         )
 
     def batches(self, plans: Iterable[Plan]) -> Iterator[Batch]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from mini_fsod.data.dataset import Dataset, Ints
 from mini_fsod.errors import UserError
 from mini_fsod.loader.decode import Job, cores, decode_to_memory, worker_pool
-from mini_fsod.loader.resident import Batch, Targets, make_batch
+from mini_fsod.loader.resident import Annotations, Batch, make_batch
 from mini_fsod.loader.schedule import Plan, reduced
 
 SHARED = Path("/dev/shm")
@@ -36,18 +36,18 @@ class Stream:
         self,
         data: Dataset,
         own: Ints,
-        targets: Targets,
+        annotations: Annotations,
         device: torch.device,
         short: int,
         long: int,
         workers: int | None = None,
-        also: Sequence[Targets] = (),
+        extra: Sequence[Annotations] = (),
     ) -> None:
         self._data = data
         self._own = own
         self._kept = reduced(own, short, long)
-        self._targets = targets.to(device)
-        self._also = [t.to(device) for t in also]
+        self._annotations = annotations.to(device)
+        self._extra = [boxes.to(device) for boxes in extra]
         self._device = device
         self._short, self._long = short, long
         self._workers = workers or cores()
@@ -87,8 +87,8 @@ class Stream:
                         start[:-1] // 3,
                         self._kept[i],
                         self._own[i],
-                        self._targets,
-                        self._also,
+                        self._annotations,
+                        self._extra,
                     )
         finally:
             for slot in slots:

@@ -1,7 +1,7 @@
-"""When self-training goes wrong: warnings with advice, and an end to a teacher that has collapsed.
+"""Is the self-training healthy? Warnings with advice, and an error when the teacher has collapsed.
 
-The rules are functions of the looks at the gauges (`teaching.gauges`) so far, the last one last.
-Each look holds means over the iterations since the one before.
+The rules are functions of all readings of the gauges so far (`teacher.gauges`), the latest last.
+A reading holds means over the iterations since the one before.
 """
 
 from __future__ import annotations
@@ -12,67 +12,70 @@ from typing import Any, NamedTuple
 
 from mini_fsod import console
 from mini_fsod.errors import UserError
-from mini_fsod.mining.delta import Deltas
 from mini_fsod.train.step import is_loss
 
-LOOKS = 3  # what must be seen at least so often to be no accident,
-SOME = 100  # over so many iterations;
-LONG = 500  # what comes and goes with the pictures, over so many
-HOPELESS = 3_000  # iterations after which a detector has seen something
-SHOWN = 100  # boxes that must have been shown to speak of their share,
-MANY_SHOWN = 1_000  # and to expect that the teacher has learnt their class
+# A rule looks at a window of the latest readings: at least MIN_READINGS of them, over at least
+SHORT_WINDOW = 100  # iterations, or,
+LONG_WINDOW = 500  # where the numbers vary with the images, over these
+UNTRAINED = 3_000  # iterations in which a detector has learnt to find something
+MIN_READINGS = 3
+MIN_BOXES = 100  # boxes shown before a ratio of boxes means something
+MIN_BOXES_LEARNT = 1_000  # pool boxes of a class shown before the teacher must find it
 
-TOO_MANY = 3.0  # mined boxes for each base box
-MOST_OF_THE_LOSS = 0.5
-WORTH = 0.2  # an agreement or precision that can be lost
-AGREEMENT_LEFT = 0.5  # of the best there was
-PRECISION_LEFT = 2 / 3
-PLACEMENT_LEFT = 0.85  # boxes that agree overlap by half at least, and mostly by 0.8 to 0.9
-SEES, BLIND = 0.5, 0.05  # confidence
-FULL = 0.8  # of the instances that the teacher may find
-CROWDED = 0.2  # of them already in the pool: then they may all be there
+MAX_MINED = 3.0  # mined boxes per base box
+MAX_MINED_SHARE = 0.5  # of the loss
+MIN_RATIO = 0.2  # an agreement or precision below it is too low to fall
+AGREEMENT_DROP = 0.5  # a fall below this share of the best value is a warning
+PRECISION_DROP = 2 / 3
+PLACEMENT_DROP = 0.85  # IoUs of agreeing boxes lie between 0.5 and 0.9
+CONFIDENT, BLIND = 0.5, 0.05  # confidence of a teacher that finds objects, and of a collapsed one
+FULL = 0.8  # share of the most boxes that the teacher may find
+CROWDED = 0.2  # share of them that the pool has: then so many objects are plausible
 
-# What shares are made of: a part, and the whole
+# Ratios of two gauges
 AGREEMENT = ("agreed", "pool")
 PRECISION = ("right", "mined")
 PLACEMENT = ("overlap", "agreed")
 
 
-class Look(NamedTuple):
+class Reading(NamedTuple):
     step: int  # iterations done
-    means: Mapping[str, float]
+    means: Mapping[str, float]  # by gauge
 
 
 @dataclass(frozen=True, slots=True)
-class Normal:
-    """What the numbers are measured by."""
+class Setup:
+    """The training that the readings are of."""
 
-    batch: int  # images an iteration
-    instances: int  # the most that the teacher may find in an image
-    pool: Mapping[str, float]  # boxes an image that the pool has of each class
-    long: int = LONG  # iterations after which what comes and goes with the pictures evens out
+    batch: int  # images per iteration
+    instances: int  # the most boxes that the teacher may find in an image
+    pool: Mapping[str, float]  # pool boxes of each class, per image shown
+    long_window: int = LONG_WINDOW
 
     @classmethod
     def of(
         cls, batch: int, instances: int, pool: Mapping[str, float], iterations: int | None
-    ) -> Normal:
-        """For a run of so many iterations, if known: of a short one less must be enough."""
-        long = LONG if iterations is None else min(LONG, max(SOME, iterations // 5))
-        return cls(batch, instances, pool, long)
+    ) -> Setup:
+        """With a shorter long window where the training is short."""
+        window = LONG_WINDOW
+        if iterations is not None:
+            window = min(LONG_WINDOW, max(SHORT_WINDOW, iterations // 5))
+        return cls(batch, instances, pool, window)
 
 
-def looks_of(lines: Sequence[Mapping[str, Any]]) -> list[Look]:
-    """The looks that a log holds."""
+def readings_of(lines: Sequence[Mapping[str, Any]]) -> list[Reading]:
+    """The readings in the lines of a training log."""
     return [
-        Look(line["step"], {name: value for name, value in line.items() if name != "loss"})
-        for line in lines  # "loss" is the sum of the others
+        Reading(line["step"], {name: value for name, value in line.items() if name != "loss"})
+        for line in lines  # "loss" is the sum of the other losses
     ]
 
 
-def shares(means: Mapping[str, float]) -> dict[str, float]:
-    """What the gauges amount to, where there is something to divide by: the teacher's `agreement`
-    with the pool, and `placement`, the overlap of their boxes where they agree; the `precision` of
-    mined boxes, and their `mined_share` of the loss.
+def ratios(means: Mapping[str, float]) -> dict[str, float]:
+    """Ratios of the gauges, where the denominator is not 0.
+
+    `agreement`: share of the pool that the teacher finds too; `placement`: mean IoU of these pairs;
+    `precision` of the mined boxes, where it is known; `mined_share` of the loss.
     """
     loss = sum(value for name, value in means.items() if is_loss(name))
     pairs = {
@@ -86,185 +89,187 @@ def shares(means: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def warnings(looks: Sequence[Look], normal: Normal) -> dict[str, str]:
-    """What has left sane bounds, by a name for each kind: a sentence, and advice."""
-    told = {}
-    some, long = recent(looks, SOME), recent(looks, normal.long)
-    if some:
-        mined, base = mean(some, "mined"), mean(some, "base")
-        if mined > TOO_MANY * max(base, 1.0):
-            told["many"] = (
-                f"{mined:.1f} mined boxes an image, beside {base:.1f} base boxes. Unless novel "
+def find_warnings(readings: Sequence[Reading], setup: Setup) -> dict[str, str]:
+    """What is out of bounds, with advice, by a name for each kind of warning."""
+    found = {}
+    short = latest(readings, SHORT_WINDOW)
+    long = latest(readings, setup.long_window)
+    if short:
+        mined, base = mean(short, "mined"), mean(short, "base")
+        if mined > MAX_MINED * max(base, 1.0):
+            found["many"] = (
+                f"{mined:.1f} mined boxes per image, against {base:.1f} base boxes. Unless novel "
                 "objects are that frequent, raise online.delta."
             )
-        share = shares(mean_of_all(some)).get("mined_share", 0.0)
-        if share > MOST_OF_THE_LOSS:
-            told["share"] = (
-                f"{share:.0%} of the loss comes from mined boxes: their errors outweigh what "
-                "people drew. Lower online.mined_weight, or raise online.delta or mine.alpha."
+        share = ratios({name: mean(short, name) for name in short[-1].means}).get("mined_share", 0)
+        if share > MAX_MINED_SHARE:
+            found["share"] = (
+                f"{share:.0%} of the loss comes from mined boxes, so their errors outweigh the "
+                "annotated boxes. Lower online.mined_weight, or raise online.delta or mine.alpha."
             )
     if long and mean(long, "mined") == 0:
-        told["nothing"] = (
-            f"not one mined box in {normal.long} iterations: novel classes are taught as "
-            "background. Lower online.delta; if the pool is empty, mine.alpha or mine.threshold; "
-            "online.mingle.rcnn gives the student something to begin with; a few shots do not."
+        found["nothing"] = (
+            f"no mined box in {setup.long_window} iterations: novel objects are trained as "
+            "background. Lower online.delta; if the pool is empty, lower mine.alpha or "
+            "mine.threshold; set online.mingle.rcnn to true, so that the student sees the pool."
         )
-    for name, pair, left, advice in (
-        ("agreement", AGREEMENT, AGREEMENT_LEFT, "It forgets what was mined: lower online.rate."),
-        ("precision", PRECISION, PRECISION_LEFT, "Errors feed on themselves: raise online.delta."),
+    for name, pair, drop, advice in (
+        (
+            "agreement",
+            AGREEMENT,
+            AGREEMENT_DROP,
+            "The teacher forgets the pool: lower online.rate.",
+        ),
+        (
+            "precision",
+            PRECISION,
+            PRECISION_DROP,
+            "The teacher's errors reinforce themselves: raise online.delta.",
+        ),
         (
             "placement",
             PLACEMENT,
-            PLACEMENT_LEFT,
-            "The teacher's boxes drift away from the pool's, because it learns where objects end "
-            "from itself: set online.mined_boxes to pool and online.mingle.keep_pool to true.",
+            PLACEMENT_DROP,
+            "The teacher's boxes drift away from the pool's, because it learns from its own boxes: "
+            "set online.mined_boxes to pool and online.mingle.keep_pool to true.",
         ),
     ):
-        now, best = now_and_best(looks, pair, normal)
-        if best >= WORTH and now < left * best:
-            told[name] = f"the {name} fell to {now:.2f}, from {best:.2f}. {advice}"
-    for name, an_image in normal.pool.items():
-        shown = an_image * normal.batch * (looks[-1].step if long else 0)
-        if shown >= MANY_SHOWN and mean(looks, f"found_{name}") == 0:
-            told[f"unfound {name}"] = (
-                f"the teacher has not found a single {name}, though the pool showed it some "
-                f"{shown:,.0f}. Lower online.delta, or look at the pool's boxes of it."
+        now, best = now_and_best(readings, pair, setup)
+        if best >= MIN_RATIO and now < drop * best:
+            found[name] = f"the {name} fell from {best:.2f} to {now:.2f}. {advice}"
+    for name, per_image in setup.pool.items():
+        shown = per_image * setup.batch * (readings[-1].step if long else 0)
+        if shown >= MIN_BOXES_LEARNT and mean(readings, f"found_{name}") == 0:
+            found[f"unfound {name}"] = (
+                f"the teacher has never found a {name}, although the pool showed it about "
+                f"{shown:,.0f} boxes. Lower online.delta, or check the pool's boxes of {name}."
             )
-    for name in lost(looks, normal):
-        told[f"lost {name}"] = (
-            f"the teacher finds no {name} any more, in {normal.long} iterations. If the others are "
-            "worth going on for, let it; else take a lower online.rate or a longer online.ema."
+    for name in lost_classes(readings, setup):
+        found[f"lost {name}"] = (
+            f"the teacher has found no {name} in the last {setup.long_window} iterations, though "
+            "it did before. Use a lower online.rate or a higher online.ema, or go on for the other "
+            "classes."
         )
-    return told
+    return found
 
 
-def collapse(looks: Sequence[Look], normal: Normal) -> tuple[str, str] | None:
-    """In what way the teacher has collapsed, and what to do; None while it has not."""
-    some = recent(looks, SOME)
-    if not some:
+def find_collapse(readings: Sequence[Reading], setup: Setup) -> tuple[str, str] | None:
+    """How the teacher has collapsed, and what to do about it; None as long as it has not."""
+    short = latest(readings, SHORT_WINDOW)
+    if not short:
         return None
-    sees = max(look.means["confidence"] for look in looks) >= SEES
-    if all(look.means["confidence"] < BLIND for look in some) and (
-        sees or looks[-1].step >= HOPELESS
+    was_confident = max(reading.means["confidence"] for reading in readings) >= CONFIDENT
+    if all(reading.means["confidence"] < BLIND for reading in short) and (
+        was_confident or readings[-1].step >= UNTRAINED
     ):
         return (
             "it takes everything for background",
-            "Take a lower online.rate, a longer online.warm_up or an online.clip",
+            "Use a lower online.rate, a longer online.warm_up or an online.clip",
         )
-    full = FULL * normal.instances
+    full = FULL * setup.instances
     if (
-        all(look.means["found"] >= full for look in some)
-        and sum(normal.pool.values()) < CROWDED * full
+        all(reading.means["found"] >= full for reading in short)
+        and sum(setup.pool.values()) < CROWDED * full
     ):
         return (
-            f"it finds {mean(some, 'found'):.0f} novel objects in every image",
-            "Take a higher online.delta, or a lower online.rate",
+            f"it finds {mean(short, 'found'):.0f} novel objects in every image",
+            "Use a higher online.delta or a lower online.rate",
         )
-    gone = lost(looks, normal)
-    if gone and mean(recent(looks, normal.long), "found") == 0:
+    lost = lost_classes(readings, setup)
+    if lost and mean(latest(readings, setup.long_window), "found") == 0:
         return (
-            f"it finds no {' and no '.join(gone)} any more, in {normal.long} iterations with boxes "
-            "of the pool",
-            "Take a lower online.rate or a longer memory (online.ema)",
+            f"it has found no {' and no '.join(lost)} in the last {setup.long_window} iterations, "
+            "though the pool showed them",
+            "Use a lower online.rate or a higher online.ema",
         )
     return None
 
 
-def lost(looks: Sequence[Look], normal: Normal) -> list[str]:
-    """Classes that the teacher has found, and finds no more though the pool has shown them."""
-    last, *earlier = windows(looks, normal.long) or [()]
+def lost_classes(readings: Sequence[Reading], setup: Setup) -> list[str]:
+    """Classes of the pool that the teacher found before, and not in the last long window."""
+    last, *earlier = windows(readings, setup.long_window) or [()]
     names = []
-    for name, an_image in normal.pool.items():
-        shown, found = an_image * normal.batch * normal.long, f"found_{name}"
-        once = max((mean(window, found) for window in earlier), default=0.0)
-        if shown >= SHOWN and once >= WORTH * an_image and mean(last, found) == 0:
+    for name, per_image in setup.pool.items():
+        shown, found = per_image * setup.batch * setup.long_window, f"found_{name}"
+        best = max((mean(window, found) for window in earlier), default=0.0)
+        if shown >= MIN_BOXES and best >= MIN_RATIO * per_image and mean(last, found) == 0:
             names.append(name)
     return names
 
 
 @dataclass(slots=True)
-class Watch:
-    """Looks on for the training loop: each warning once, and an error for a collapsed teacher.
+class HealthCheck:
+    """Watches the training loop: prints each warning once, and stops when the teacher collapses.
 
-    `looks` are those of a killed run that goes on.
+    `readings` are those in the log of a training that is resumed.
     """
 
-    normal: Normal
-    looks: list[Look] = field(default_factory=list)
-    deltas: Deltas | None = None  # moved by what is seen
-    _told: set[str] = field(default_factory=set)
+    setup: Setup
+    readings: list[Reading] = field(default_factory=list)
+    _warned: set[str] = field(default_factory=set)
 
     def begin(self, step: int) -> None:
-        """So many iterations are done: what was logged beyond is to come once more."""
-        self.looks = [look for look in self.looks if look.step <= step]
-        if self.deltas is not None:
-            self.deltas.begin(self._last.means)
+        """The training starts, or resumes, after `step` iterations: later readings are dropped."""
+        self.readings = [reading for reading in self.readings if reading.step <= step]
 
     def look(self, step: int, means: Mapping[str, float]) -> dict[str, float]:
-        """`shares` of these means, and deltas, to be logged beside them."""
-        told = shares(means)
-        if self.deltas is not None:
-            told |= self.deltas.look(step - self._last.step, self._last.means, means)
-        self.looks.append(Look(step, {**means, **told}))
-        wrong = collapse(self.looks, self.normal)
-        if wrong is not None:
-            what, fix = wrong
+        """A reading after `step` iterations. Returns its `ratios`, which are logged too."""
+        extra = ratios(means)
+        self.readings.append(Reading(step, {**means, **extra}))
+        collapse = find_collapse(self.readings, self.setup)
+        if collapse is not None:
+            what, fix = collapse
             raise UserError(
                 f"The teacher has collapsed: at iteration {step}, {what}.",
-                f"{fix}, and begin the stage again (--from online). log.jsonl and TensorBoard show "
-                "where it began; the last state that was written is kept.",
+                f"{fix}, and run again. log.jsonl and TensorBoard show where it began; the last "
+                "training state is kept.",
             )
-        for name, text in warnings(self.looks, self.normal).items():
-            if name not in self._told:
-                self._told.add(name)
+        for name, text in find_warnings(self.readings, self.setup).items():
+            if name not in self._warned:
+                self._warned.add(name)
                 console.note(f"warning, at iteration {step}: {text}")
-        return told
-
-    @property
-    def _last(self) -> Look:
-        return self.looks[-1] if self.looks else Look(0, {})
+        return extra
 
 
-def recent(looks: Sequence[Look], iterations: int) -> Sequence[Look]:
-    """The last looks that cover so many iterations, at least LOOKS of them; none where there are
-    not enough yet.
+def latest(readings: Sequence[Reading], iterations: int) -> Sequence[Reading]:
+    """The fewest latest readings, at least MIN_READINGS, that cover so many iterations; empty where
+    there are too few.
     """
-    for n in range(LOOKS, len(looks) + 1):
-        before = looks[-n - 1].step if n < len(looks) else 0
-        if looks[-1].step - before >= iterations:
-            return looks[-n:]
+    for n in range(MIN_READINGS, len(readings) + 1):
+        before = readings[-n - 1].step if n < len(readings) else 0
+        if readings[-1].step - before >= iterations:
+            return readings[-n:]
     return ()
 
 
-def mean(looks: Sequence[Look], name: str) -> float:
-    """The mean of a gauge; 0 where it was not told."""
-    return sum(look.means.get(name, 0.0) for look in looks) / max(len(looks), 1)
-
-
-def mean_of_all(looks: Sequence[Look]) -> dict[str, float]:
-    return {name: mean(looks, name) for name in looks[-1].means}
-
-
-def windows(looks: Sequence[Look], long: int) -> list[Sequence[Look]]:
-    """The looks in parts of so many iterations, the last one first; what is left over begins."""
+def windows(readings: Sequence[Reading], iterations: int) -> list[Sequence[Reading]]:
+    """The readings cut into windows of so many iterations, the latest first. The earliest readings
+    are left out where they do not fill a window.
+    """
     parts = []
-    while part := recent(looks, long):
+    while part := latest(readings, iterations):
         parts.append(part)
-        looks = looks[: -len(part)]
+        readings = readings[: -len(part)]
     return parts
 
 
+def mean(readings: Sequence[Reading], name: str) -> float:
+    """The mean of a gauge; 0 for a reading without it."""
+    return sum(reading.means.get(name, 0.0) for reading in readings) / max(len(readings), 1)
+
+
 def now_and_best(
-    looks: Sequence[Look], pair: tuple[str, str], normal: Normal
+    readings: Sequence[Reading], pair: tuple[str, str], setup: Setup
 ) -> tuple[float, float]:
-    """A share in the last window, and its best in those before; of windows with enough boxes to
-    mean something. (1, 0) where there is nothing to compare.
+    """The ratio of two gauges in the last long window, and the best one in the windows before.
+
+    Windows with fewer than MIN_BOXES boxes are left out; (1, 0) where there is nothing to compare.
     """
     found = []
-    for window in windows(looks, normal.long):
+    for window in windows(readings, setup.long_window):
         part, whole = (mean(window, name) for name in pair)
-        enough = whole * normal.batch * normal.long >= SHOWN
+        enough = whole * setup.batch * setup.long_window >= MIN_BOXES
         found.append(part / whole if enough else None)
     now, *before = found or [None]
-    best = max((share for share in before if share is not None), default=0.0)
+    best = max((ratio for ratio in before if ratio is not None), default=0.0)
     return (1.0, 0.0) if now is None else (now, best)

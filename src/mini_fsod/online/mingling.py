@@ -1,4 +1,4 @@
-"""Adaptive mingling: what the teacher finds now, and what was mined before (paper, Eq. 6 and 7)."""
+"""Adaptive mingling of the teacher's boxes and the offline pool (paper, Eq. 6 and 7)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from mini_fsod.detector.nms import nms
 from mini_fsod.detector.postprocess import select
 from mini_fsod.mining.overlap import NESTED
 
-IN_NMS = 16  # pairs of a proposal and a class that enter NMS, for each instance that may come out
-CHAIN = 8  # in practice no row of boxes, each in or around the one before, is longer
-SAME_OBJECT = 0.5  # IoU of two boxes that mean the same object
+MAX_INSTANCES = 32  # the most boxes that the teacher may find in an image
+IN_NMS = 16  # (proposal, class) pairs that enter NMS for each instance that may come out of it
+NESTING_ROUNDS = 8  # chains of nested boxes are never longer in practice
+SAME_OBJECT = 0.5  # IoU from which two boxes mean the same object
 
 
 class Instances(NamedTuple):
@@ -31,16 +32,16 @@ class Instances(NamedTuple):
 def found_by_teacher(
     candidates: Candidates,
     base_classes: int,
-    delta: float | Tensor,
+    delta: float,
     nms_iou: float,
     use_iou: bool,
-    most: int,
+    most: int = MAX_INSTANCES,
 ) -> Instances:
-    """I of Eq. 6: the teacher's instances of novel classes with a score of at least delta, M most.
+    """I of Eq. 6: the teacher's instances of novel classes with a score of at least delta.
 
-    delta: a number, or (C,) one for each novel class. With `use_iou` the score is sqrt(s iou),
-    Eq. 7. NMS by class; the best `most` of an image. Nothing at or above delta, or no proposal:
-    nothing is valid. Scores that are not numbers are below any delta.
+    With `use_iou` the score is sqrt(s * iou), Eq. 7. NMS per class, then the best `most` boxes of
+    each image. Without proposals, or with no score of at least delta, nothing is valid. NaN scores
+    are dropped.
     """
     scores = candidates.scores[..., base_classes:]
     if use_iou:
@@ -59,27 +60,21 @@ def found_by_teacher(
     return Instances(found.boxes, labels, found.scores, found.valid)
 
 
-def below(instances: Instances, base_classes: int, delta: Tensor) -> Instances:
-    """Those below delta (C,) of their class, M of them or fewer. M may be 0."""
-    sure = instances.scores >= delta[(instances.labels - base_classes).clamp(min=0)]
-    return instances._replace(valid=instances.valid & ~sure)
-
-
 def mingle(
     online: Instances, offline: Instances, nms_iou: float, by_class: bool, keep_pool: bool = False
 ) -> tuple[Instances, Tensor]:
-    """I' = NMS([I, H]) of Eq. 6: the mined instances that the student learns from, best first.
+    """I' = NMS([I, H]) of Eq. 6: the mined boxes that the student learns from, best first.
 
-    The second result (B, M) bool: which of them are the teacher's; the other valid ones are the
-    pool's. Of equal scores the teacher's box comes first, so that the same box in I and H is I's.
-    `by_class` false: a better box of another class replaces a mined one too. `keep_pool`: all of H
-    comes before all of I. Either part may be empty; all of H may be replaced, and all of I.
+    The second result, (B, M) bool, marks the teacher's boxes; the other valid ones are the pool's.
+    Of equal scores the teacher's box comes first. `by_class=False`: a better box of another class
+    suppresses a mined one too. `keep_pool`: all of H ranks before all of I. Both parts may be
+    empty.
     """
     boxes, labels, scores, valid = (
         torch.cat(pair, dim=1) for pair in zip(online, offline, strict=True)
     )
     rank = scores
-    if keep_pool:  # scores are at most 1
+    if keep_pool:  # scores are at most 1, so every pool box ranks first
         rank = torch.cat([online.scores, 1 + offline.scores], dim=1)
     order = torch.where(valid, rank, -1.0).argsort(dim=1, descending=True, stable=True)
     boxes = gather_rows(boxes, order)
@@ -89,65 +84,61 @@ def mingle(
 
 
 def without_nested(instances: Instances) -> Instances:
-    """Without the boxes that lie in one before them of their class that stays, or around it.
+    """Drop boxes that lie inside, or around, a better kept box of their class.
 
-    Instances (B, M) are in order, the best first, as `mingle` gives them. M may be 0. What goes
-    takes nothing with it: of a bird, a box around it and another bird, and that bird, both birds
-    stay. From "all stay" each round is right for one more box of such a chain.
+    Instances (B, M) must be sorted, best first, as `mingle` returns them; M may be 0. A dropped box
+    suppresses nothing: of a bird, a box around it and a second bird, and that second bird, both
+    birds stay. All boxes are kept at the start, and each round settles one more box of a chain.
     """
     boxes, labels = instances.boxes, instances.labels
-    common, one, two = _shared(boxes, boxes)
-    nested = common > NESTED * torch.minimum(one, two)  # (B, M, M)
+    common, area, other_area = _shared_area(boxes, boxes)
+    nested = common > NESTED * torch.minimum(area, other_area)  # (B, M, M)
     nested = (nested & (labels[:, :, None] == labels[:, None, :])).tril(-1)
-    stays = instances.valid
-    for _ in range(CHAIN):
-        stays = instances.valid & ~(nested & stays[:, None, :]).any(-1)
-    return instances._replace(valid=stays)
+    kept = instances.valid
+    for _ in range(NESTING_ROUNDS):
+        kept = instances.valid & ~(nested & kept[:, None, :]).any(-1)
+    return instances._replace(valid=kept)
 
 
-def beyond(regions: Targets, objects: Targets) -> Tensor:
-    """(B, N) which valid regions (B, N) may be something that is not known yet: they do not lie in
-    a valid object (B, G) of their class. N and G may be 0.
+def outside_objects(regions: Targets, objects: Targets) -> Tensor:
+    """(B, N) which valid regions (B, N) do not lie inside a valid object (B, G) of their class.
 
-    What does is a part of it: background, as in every box that people have drawn. Where that
-    carries no loss, nothing keeps a detector from being as sure of a wheel as of a motorbike. What
-    lies around a mined box is spared: it may be the motorbike.
+    A region inside an object is a part of it, so it is background, as inside boxes that people
+    drew: if it carried no loss, the detector could become as sure of a wheel as of a motorbike. A
+    region around a mined box is no part: the mined box may be the wheel. N and G may be 0.
     """
     same = (regions.labels[:, :, None] == objects.labels[:, None, :]) & objects.valid[:, None, :]
-    common, area, _ = _shared(regions.boxes, objects.boxes)
+    common, area, _ = _shared_area(regions.boxes, objects.boxes)
     return regions.valid & ~((common > NESTED * area) & same).any(-1)
 
 
-def _shared(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of every two boxes (B, N, 4), (B, M, 4): the area in common (B, N, M), and each one's own
-    (B, N, 1), (B, 1, M).
+def _shared_area(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """For all pairs of boxes (B, N, 4) and (B, M, 4): the area of their intersection (B, N, M), and
+    the areas of the boxes (B, N, 1) and of the others (B, 1, M).
     """
     corner = torch.maximum(boxes[:, :, None, :2], others[:, None, :, :2])
     common = (torch.minimum(boxes[:, :, None, 2:], others[:, None, :, 2:]) - corner).clamp(min=0)
-    one, two = ((of[..., 2:] - of[..., :2]).prod(-1) for of in (boxes, others))
-    return common.prod(-1), one[:, :, None], two[:, None, :]
+    area, other_area = ((of[..., 2:] - of[..., :2]).prod(-1) for of in (boxes, others))
+    return common.prod(-1), area[:, :, None], other_area[:, None, :]
 
 
-def apart_from(instances: Instances, boxes: Tensor, valid: Tensor) -> Instances:
-    """Without the instances that lie on one of these boxes (B, G, 4) where they are valid (B, G):
-    what a person has drawn is known, whatever class was mined there. G may be 0.
+def without_known(instances: Instances, boxes: Tensor, valid: Tensor) -> Instances:
+    """Drop the instances that overlap one of the annotated boxes (B, G, 4) where `valid` (B, G).
+
+    An annotated object is known, whatever class was mined there. G may be 0.
     """
-    on = (pairwise_iou(instances.boxes, boxes) >= SAME_OBJECT) & valid[:, None, :]
-    return instances._replace(valid=instances.valid & ~on.any(-1))
+    known = (pairwise_iou(instances.boxes, boxes) >= SAME_OBJECT) & valid[:, None, :]
+    return instances._replace(valid=instances.valid & ~known.any(-1))
 
 
-def best_overlap(of: Instances, among: Instances) -> Tensor:
-    """(B, M) the best IoU of each valid box with a valid one of its class among the others; 0 where
-    either has none.
-    """
-    same = (of.labels[:, :, None] == among.labels[:, None, :]) & among.valid[:, None, :]
-    known = same & of.valid[:, :, None]  # (B, M, G)
-    overlap = torch.where(known, pairwise_iou(of.boxes, among.boxes), 0.0)
-    return F.pad(overlap, (0, 1)).amax(-1)  # there may be none at all
+def best_overlap(boxes: Instances, others: Instances | Targets) -> Tensor:
+    """(B, M) the highest IoU of each valid box with a valid other box of its class; else 0."""
+    same = (boxes.labels[:, :, None] == others.labels[:, None, :]) & others.valid[:, None, :]
+    comparable = same & boxes.valid[:, :, None]  # (B, M, G)
+    overlap = torch.where(comparable, pairwise_iou(boxes.boxes, others.boxes), 0.0)
+    return F.pad(overlap, (0, 1)).amax(-1)  # G may be 0
 
 
-def same_object(of: Instances, among: Instances) -> Tensor:
-    """(B, M) which valid boxes have a valid one of their class among the others, at an IoU of at
-    least 0.5. False where either has none.
-    """
-    return best_overlap(of, among) >= SAME_OBJECT
+def same_object(boxes: Instances, others: Instances | Targets) -> Tensor:
+    """(B, M) which valid boxes overlap a valid other box of their class by an IoU of 0.5."""
+    return best_overlap(boxes, others) >= SAME_OBJECT

@@ -1,107 +1,107 @@
-"""What the re-trained detector learns from: base ground truth, the pool H, and what to ignore."""
+"""What the re-trained detector learns from.
+
+First as arrays, for the whole training: images, base boxes, the pool H, and regions to ignore. Then
+as tensors, for a batch: the targets of the losses, and the losses of a training without a teacher.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mini_fsod.config.schema import Mine, Online
 from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset, Floats, Ints
-from mini_fsod.data.subsets import is_of, united
-from mini_fsod.detector.batch import Targets
+from mini_fsod.data.subsets import is_of, is_target, united
+from mini_fsod.detector.batch import Targets, joined
 from mini_fsod.detector.model import Detector
 from mini_fsod.files import real
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.candidates import Candidates
+from mini_fsod.mining.extra import MinedExtra
 from mini_fsod.mining.overlap import iou, pairs_within
 from mini_fsod.mining.pool_io import Pool
-from mini_fsod.online.mingling import SAME_OBJECT, Instances
-from mini_fsod.online.teacher import with_mined
+from mini_fsod.online.mingling import SAME_OBJECT, outside_objects
 from mini_fsod.train.step import Losses
 
+# The training set
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Learnt:
-    """Images with the boxes people drew, and further boxes of the same images."""
+class TrainingSet:
+    """Images with their annotated boxes, and further boxes of the same images."""
 
-    data: Dataset  # classes in the order of the label map; no hidden box among its boxes
+    data: Dataset  # classes in the order of the label map; no hidden object among its boxes
     mined: Boxes
     scores: Floats  # (n,) of the mined boxes
-    ignored: Boxes  # regions that are not background for sure
+    ignored: Boxes  # regions without background loss
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Extra:
-    """Images without annotations: all that is known of them is what was mined."""
-
-    data: Dataset
-    pool: Pool
-    unsure: Boxes  # what may be an object there, of any class
-
-
-def base_truth(
+def base_and_pool(
     data: Dataset, labels: LabelMap, pool: Pool, candidates: Candidates | None
-) -> Learnt:
-    """Base ground truth and the pool. Background on `candidates`, chosen or not, carries no loss.
+) -> TrainingSet:
+    """Base boxes and the pool. There is no background loss on `candidates`, chosen or not.
 
-    data has the classes of the label map and all boxes; novel ones are left out here.
+    `data` has the classes of the label map and all boxes; novel ones are left out here.
     """
     first = len(labels.base)
     ignored = NO_BOXES
     if candidates is not None:
         ignored = Boxes.of(candidates.image, candidates.xywh, candidates.label + first)
-    # Boxes.of sorts by image; so do pools
-    return Learnt(
+    return TrainingSet(
         data.with_boxes(data.boxes.take(is_of(data, labels.base))),
-        Boxes.of(pool.image, pool.xywh, pool.label + first),
+        Boxes.of(pool.image, pool.xywh, pool.label + first),  # pools are sorted by image already
         pool.score,
         ignored,
     )
 
 
-def oracle(data: Dataset, labels: LabelMap) -> Learnt:
-    """All hidden novel boxes in place of the pool: the ceiling that mining is measured by."""
+def oracle(data: Dataset, labels: LabelMap) -> TrainingSet:
+    """All hidden novel boxes instead of the pool: an upper bound for mining."""
     novel = data.boxes.take(is_of(data, labels.novel))
     hidden = novel.take(novel.sound & ~novel.crowd & ~novel.ignore)
     base = data.with_boxes(data.boxes.take(is_of(data, labels.base)))
-    return Learnt(base, hidden, np.ones(len(hidden)), NO_BOXES)
+    return TrainingSet(base, hidden, np.ones(len(hidden)), NO_BOXES)
 
 
-def with_shots(learnt: Learnt, shots: Dataset, labels: LabelMap) -> Learnt:
-    """The K shots are targets too, in their images; mined boxes that repeat one are dropped.
+def with_shots(training: TrainingSet, shots: Dataset, labels: LabelMap) -> TrainingSet:
+    """Add the K shots to the annotated boxes; mined boxes that repeat one are dropped.
 
-    An image that is not among the others is added with its shots, and nothing else is known of it.
-    Names are those of one root (`data.split.among`).
+    A shot's image that is not in the data yet is added with all of its shots, base ones included.
+    File names of both must be relative to the same folder (`data.subsets.renamed_as_in`).
     """
-    data, boxes = learnt.data, shots.boxes
+    data, boxes = training.data, shots.boxes
     new = ~np.isin(shots.files, data.files)[boxes.image]
-    own = boxes.take(boxes.sound & (is_of(shots, labels.novel) | new))
-    joined = united(data, shots.with_boxes(own))
-    drawn = joined.boxes.take(is_of(joined, labels.novel))
-    mine, other = pairs_within(learnt.mined.image, drawn.image)
-    repeats = np.zeros(len(learnt.mined), dtype=np.bool_)
-    repeats[mine[iou(learnt.mined.xywh[mine], drawn.xywh[other]) >= SAME_OBJECT]] = True
+    added = boxes.take(boxes.sound & (is_of(shots, labels.novel) | new))
+    both = united(data, shots.with_boxes(added))
+    novel = both.boxes.take(is_of(both, labels.novel))
+    mined, shot = pairs_within(training.mined.image, novel.image)
+    repeats = np.zeros(len(training.mined), dtype=np.bool_)
+    repeats[mined[iou(training.mined.xywh[mined], novel.xywh[shot]) >= SAME_OBJECT]] = True
     return replace(
-        learnt, data=joined, mined=learnt.mined.take(~repeats), scores=learnt.scores[~repeats]
+        training,
+        data=both,
+        mined=training.mined.take(~repeats),
+        scores=training.scores[~repeats],
     )
 
 
-def with_extra(learnt: Learnt, extra: Extra, labels: LabelMap) -> Learnt:
-    """Images without annotations too, those that have a box in their pool.
+def with_extra(training: TrainingSet, extra: MinedExtra, labels: LabelMap) -> TrainingSet:
+    """Add the extra images in which something was mined, behind the others, under full paths.
 
-    Nothing that may be an object there is background, of a base class neither (protocol.md,
-    "external images"). All the others could teach background alone, and of a large set they would
-    leave few iterations to base boxes. They follow the images that are there, under their full
-    paths.
+    Nobody has annotated them, base objects included, so nothing that may be an object there is
+    taught as background. Extra images without a mined box are left out: they could only teach
+    background, and a large set of them would leave few iterations to the annotated images.
     """
-    data, first = learnt.data, len(learnt.data)
+    data, first = training.data, len(training.data)
     shown = np.unique(extra.pool.image)
     mined = Boxes.of(extra.pool.image, extra.pool.xywh, extra.pool.label + len(labels.base))
     new = extra.data.with_boxes(mined).select(shown)
     unsure = extra.data.with_boxes(extra.unsure).select(shown).boxes
-    joined = replace(
+    both = replace(
         data,
         ids=(*data.ids, *(f"extra {id_}" for id_ in new.ids)),
         files=(*data.files, *(real(new.path(i)).as_posix() for i in range(len(new)))),
@@ -110,54 +110,83 @@ def with_extra(learnt: Learnt, extra: Extra, labels: LabelMap) -> Learnt:
         short_ids=(),
         subsets={},
     )
-    return Learnt(
-        joined,
-        learnt.mined.joined(replace(new.boxes, image=new.boxes.image + first)),
-        np.concatenate([learnt.scores, extra.pool.score]),
-        learnt.ignored.joined(replace(unsure, image=unsure.image + first)),
+    return TrainingSet(
+        both,
+        training.mined.joined(replace(new.boxes, image=new.boxes.image + first)),
+        np.concatenate([training.scores, extra.pool.score]),
+        training.ignored.joined(replace(unsure, image=unsure.image + first)),
     )
 
 
-def an_epoch(learnt: Learnt, labels: LabelMap, times: int) -> Ints:
-    """The images of an epoch, by index: all, and those with a mined box or a shot so many times."""
-    drawn = learnt.data.boxes.image[is_of(learnt.data, labels.novel)]
-    shown = np.union1d(learnt.mined.image, drawn)
-    return np.concatenate([np.arange(len(learnt.data)), np.tile(shown, times - 1)])
+def epoch_images(training: TrainingSet, labels: LabelMap, online: Online) -> Ints:
+    """The images of one epoch, by index: those with a mined box or a shot `online.repeat` times.
 
-
-def losses_with_mined(
-    detector: Detector, weight: float, box_losses: bool, drop_nested: bool = False
-) -> Losses:
-    """A detector's losses on ground truth and mined boxes, as a function of tensors alone.
-
-    `weight` multiplies all losses of samples on mined boxes, `box_losses` says whether they have
-    any. What overlaps an ignored region is no background, with `drop_nested` unless the region lies
-    in a box of its class.
+    `online.images: taught` leaves out images without a target, that is without a base box, a mined
+    box and a shot, as mmdetection's `filter_empty_gt` does.
     """
+    data = training.data
+    shots = data.boxes.image[is_of(data, labels.novel)]
+    novel = np.union1d(training.mined.image, shots)
+    images = np.arange(len(data))
+    if online.images == "taught":
+        images = np.union1d(novel, data.boxes.image[is_target(data)])
+    return np.concatenate([images, np.tile(novel, online.repeat - 1)])
 
-    def losses(
-        images: Tensor,
-        sizes: Tensor,
-        boxes: Tensor,
-        labels: Tensor,
-        valid: Tensor,
-        mined: Tensor,
-        mined_labels: Tensor,
-        mined_valid: Tensor,
-        ignored: Tensor,
-        ignored_labels: Tensor,
-        ignored_valid: Tensor,
-        draw: Tensor,
-    ) -> dict[str, Tensor]:
-        sure = torch.ones_like(mined[..., 0])  # scores decide nothing without a teacher
+
+# The targets of a batch
+
+
+class MinedInputs(NamedTuple):
+    """A batch of B images for `losses_with_mined`."""
+
+    images: Tensor  # (B, 3, H, W)
+    sizes: Tensor  # (B, 2)
+    truth: Targets  # base boxes, and the shots where they are trained on
+    mined: Targets  # the pool H
+    ignored: Targets  # regions without background loss
+    draw: Tensor  # () int64: decides which anchors and RoIs are sampled
+
+
+def losses_with_mined(detector: Detector, online: Online, mine: Mine) -> Losses:
+    """The detector's losses on ground truth and mined boxes, without a teacher."""
+
+    def losses(inputs: MinedInputs) -> dict[str, Tensor]:
+        mined = inputs.mined
+        weight = torch.full((), online.mined_weight, device=mined.boxes.device)
+        has_box_loss = mined.valid & (online.mined_boxes != "none")
         targets = with_mined(
-            Targets(boxes, labels, valid),
-            Instances(mined, mined_labels, sure, mined_valid),
-            Targets(ignored, ignored_labels, ignored_valid),
-            torch.full((), weight, device=boxes.device),
-            mined_valid & box_losses,
-            drop_nested,
+            inputs.truth, mined, inputs.ignored, weight, has_box_loss, online, mine.drop_nested
         )
-        return detector.losses(images, sizes, targets, draw)
+        return detector.losses(inputs.images, inputs.sizes, targets, inputs.draw)
 
     return losses
+
+
+def with_mined(
+    truth: Targets,
+    mined: Targets,
+    ignored: Targets,
+    weight: Tensor,
+    has_box_loss: Tensor,
+    online: Online,
+    drop_nested: bool,
+) -> Targets:
+    """Ground truth, mined boxes and regions to ignore as one set of targets. Each may be empty.
+
+    `weight` () multiplies all losses of samples on mined boxes; `has_box_loss` (B, M) says which of
+    these have box losses too. With `drop_nested` a region inside a target of its class is not
+    ignored (`outside_objects`). With `online.images: no_background` an image without any target in
+    this batch, visible base box, shot or mined box, has no negatives.
+    """
+    ones, ones_mined = torch.ones_like(truth.boxes[..., 0]), torch.ones_like(mined.boxes[..., 0])
+    ones_ignored = torch.ones_like(ignored.boxes[..., 0])
+    objects = joined(truth, mined)
+    ignore = outside_objects(ignored, objects) if drop_nested else ignored.valid
+    rows = joined(objects, ignored._replace(valid=torch.zeros_like(ignored.valid)))
+    empty = ~objects.valid.any(1)
+    return rows._replace(
+        ignore=torch.cat([torch.zeros_like(objects.valid), ignore], 1),
+        weights=torch.cat([ones, weight * ones_mined, ones_ignored], 1),
+        box_weights=torch.cat([ones, has_box_loss.float(), ones_ignored], 1),
+        no_negatives=empty if online.images == "no_background" else None,
+    )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import count, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from mini_fsod.files import real
 from mini_fsod.labels import LabelMap, split_by_name, split_by_novel
 from mini_fsod.loader import device_cache
 from mini_fsod.loader.cache import own_sizes
-from mini_fsod.loader.resident import Batch, Targets
+from mini_fsod.loader.resident import Annotations, Batch
 from mini_fsod.loader.schedule import Plan, Schedule, each_once, reduced
 from mini_fsod.loader.stream import Stream
 from mini_fsod.runs.shots import (
@@ -52,7 +52,6 @@ from mini_fsod.train.step import Inputs, inputs_of
 
 Batches = Callable[[Iterable[Plan]], Iterator[Batch]]
 InputsOf = Callable[[Iterable[Plan]], Iterator[Inputs]]
-Part = Literal["train", "base", "mined", "shots", "test"]
 
 TEST_BATCH = {"cuda": 32}  # images per batch at test
 TEST_BATCH_ELSEWHERE = 4
@@ -185,7 +184,7 @@ class RunData:
             console.note(f"{config.file} has {k} boxes per class: shots.k={config.k} has no effect")
         return k
 
-    def digest_of(self, part: Part) -> str | None:
+    def digest_of(self, part: str) -> str | None:
         """SHA-256 of one of the data sets above; None without a test set.
 
         It depends on content alone: classes, image names, sizes, boxes. Where the folders lie and
@@ -208,15 +207,15 @@ class RunData:
 
         `also` are further boxes of its images with their scores, such as mined ones.
         """
-        targets = Targets.of(data.boxes, len(data), is_target(data))
-        more = [Targets.of(boxes, len(data), scores=scores) for boxes, scores in also]
+        targets = Annotations.of(data.boxes, len(data), is_target(data))
+        more = [Annotations.of(boxes, len(data), scores=scores) for boxes, scores in also]
         # shots of a file, and extra pictures to mine, may lie outside the data's folder
         inside = data.root == self.whole.root and set(data.files) <= set(self.whole.files)
         everything = self.whole if inside else data
-        if device_cache.too_many(everything, self._config, self._device):
+        if device_cache.is_streamed(everything, self._config, self._device):
             own, sides = own_sizes(data), device_cache.largest_sides(self._config)
-            return Stream(data, own, targets, self._device, *sides, also=more).batches, own
-        pictures, resident = device_cache.hold(everything, self._config, self._device)
+            return Stream(data, own, targets, self._device, *sides, extra=more).batches, own
+        pictures, resident = device_cache.pictures_on_device(everything, self._config, self._device)
         pictures = pictures.take(data.files)
         return resident.sharing(pictures, targets, more).batches, pictures.own
 

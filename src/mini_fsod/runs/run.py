@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from mini_fsod import checkpoint, console
-from mini_fsod.config.schema import Config, Training
+from mini_fsod.config.schema import Config, Online, Training
 from mini_fsod.data.dataset import Ints
 from mini_fsod.detector.model import Detector
 from mini_fsod.labels import LabelMap
@@ -17,7 +17,7 @@ from mini_fsod.loader.schedule import Schedule
 from mini_fsod.runs.data import RunData
 from mini_fsod.train.distributed import Team, wait_for_all
 from mini_fsod.train.ema import Average
-from mini_fsod.train.loop import Feed, Watch, train
+from mini_fsod.train.loop import Feed, LossMonitor, train
 from mini_fsod.train.step import Losses
 
 
@@ -74,18 +74,30 @@ class Run:
         section: Training,
         weights: str | float | None,
         average: Average[Detector] | None = None,
-        watch: Watch | None = None,
+        watch: LossMonitor | None = None,
     ) -> dict[str, Any]:
         """Train a detector and save its checkpoint into `folder`; returns the stage's figures.
 
         Resumes from the training state in `folder`. `weights` is what the backbone started from;
         `average` is a teacher that the losses use.
         """
-        bf16 = self.bf16(section)
+        online = section if isinstance(section, Online) else None  # the one stage with an EMA
         if self.team.leads:
             console.note(f"{stage}: batch {section.batch}, learning rate {section.learning_rate:g}")
         trained_detector, trained = train(
-            detector, losses, feed, section, bf16, folder, stage, self.device, self.team, average, watch
+            detector,
+            losses,
+            feed,
+            section,
+            self.bf16(section),
+            folder,
+            stage,
+            self.device,
+            self.team,
+            average,
+            watch,
+            ema=online.ema if online else None,
+            ema_warm_up=online.ema_warm_up if online else None,
         )
         if self.team.leads:
             about: checkpoint.About = {

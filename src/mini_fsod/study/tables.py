@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_fsod import console
-from mini_fsod.eval.seeds import interval95, mean
+from mini_fsod.eval.seeds import interval95, mean_or_none
 from mini_fsod.files import write_bytes, write_json
 from mini_fsod.study import paper
 from mini_fsod.study.plan import Cell, shown_settings
@@ -94,7 +94,7 @@ def _summary(study: Study, cells: Sequence[Content]) -> list[Content]:
                 "shots": first["shots"],
                 "seeds": [c["seed"] for c in done],
                 "planned": len(group),
-                "mean": {f: mean(v) for f, v in values.items()},
+                "mean": {f: mean_or_none(v) for f, v in values.items()},
                 "interval95": {f: interval95(v) if distinct else None for f, v in values.items()},
                 "paper": references,
             }
@@ -157,8 +157,8 @@ def _gap_lines(cells: Sequence[Content], shots: Sequence[int], rows: Sequence[st
         for k in shots:
             tfa, of_row = novel.get((LOWER, k), {}), novel.get((row, k), {})
             both = [seed for seed in tfa if seed in of_row]
-            low, reached = (mean([by[seed] for seed in both]) for by in (tfa, of_row))
-            high = mean(list(novel.get((UPPER, k), {}).values()))
+            low, reached = (mean_or_none([by[seed] for seed in both]) for by in (tfa, of_row))
+            high = mean_or_none(list(novel.get((UPPER, k), {}).values()))
             if low is None or reached is None or high is None or low == high:
                 texts.append("-")
             else:

@@ -1,4 +1,4 @@
-"""Several processes that share every batch (torchrun): each has a part, gradients are averaged."""
+"""Several processes (torchrun) that share every batch: each takes a part of it."""
 
 from __future__ import annotations
 
@@ -15,53 +15,53 @@ from torch import Tensor
 
 from mini_fsod.errors import UserError
 
-# The leader tests alone while the others wait; torchrun ends them all where one of them died.
-PATIENCE = timedelta(days=1)
-TOLD = ("RANK", "MASTER_ADDR", "MASTER_PORT")  # by torchrun, to every process
+# The leader scores alone while the others wait. If one process dies, torchrun ends them all.
+TIMEOUT = timedelta(days=1)
+VARIABLES = ("RANK", "MASTER_ADDR", "MASTER_PORT")  # that torchrun sets in every process
 
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """This process's place among those that train together; (0, 1) where it is alone."""
+    """The processes that train together: this one's rank, and their number; (0, 1) if alone."""
 
     rank: int = 0
     world: int = 1
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes the files and speaks to the user."""
+        """Whether this process writes the files and prints the notes."""
         return self.rank == 0
 
 
 @contextmanager
 def team(device: torch.device) -> Iterator[Team]:
-    """The processes that torchrun started, on one or many machines; alone without it."""
+    """Joins the processes that torchrun started, on one or more machines; alone without it."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         yield Team()
         return
-    if missing := [name for name in TOLD if name not in os.environ]:
+    if missing := [name for name in VARIABLES if name not in os.environ]:
         raise UserError(
-            f"WORLD_SIZE speaks of several processes, but {', '.join(missing)} is not set.",
+            f"WORLD_SIZE asks for several processes, but {', '.join(missing)} is not set.",
             "Start with torchrun, or unset WORLD_SIZE.",
         )
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
     try:
         yield Team(dist.get_rank(), dist.get_world_size())
     finally:
         dist.destroy_process_group()
 
 
-def own_device(device: torch.device) -> torch.device:
-    """The GPU of this process, where torchrun started one for each."""
+def device_of_process(device: torch.device) -> torch.device:
+    """The GPU of this process, where torchrun started one process per GPU."""
     if device.type == "cuda" and device.index is None and "LOCAL_RANK" in os.environ:
         return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     return device
 
 
-def mean_of_all(tensors: Sequence[Tensor]) -> None:
-    """Tensors of one kind replaced by their mean over the processes, in one message."""
+def average_over_processes(tensors: Sequence[Tensor]) -> None:
+    """Replaces tensors of one dtype by their mean over the processes, in one all-reduce."""
     flat = torch.cat([t.flatten() for t in tensors])
     dist.all_reduce(flat)
     flat /= dist.get_world_size()
@@ -71,31 +71,31 @@ def mean_of_all(tensors: Sequence[Tensor]) -> None:
         at += tensor.numel()
 
 
-def told_by_leader(value: int, team: Team, device: torch.device) -> int:
-    """The first process's value, in every process."""
+def broadcast_from_leader(value: int, team: Team, device: torch.device) -> int:
+    """The leader's value, in every process."""
     if team.world == 1:
         return value
-    told = torch.tensor(value, device=device)
-    dist.broadcast(told, 0)
-    return int(told.item())
+    tensor = torch.tensor(value, device=device)
+    dist.broadcast(tensor, 0)
+    return int(tensor.item())
 
 
 def refuse_unequal_parts(batch: int, accumulate: int, team: Team) -> None:
     parts = team.world * accumulate
     if batch % parts:
         raise UserError(
-            f"A batch of {batch} images cannot be cut into {parts} equal parts "
-            f"({team.world} processes, an accumulation of {accumulate}).",
-            f"Take a batch size that is a multiple of {parts}.",
+            f"A batch of {batch} images cannot be split into {parts} equal parts "
+            f"({team.world} processes, accumulate: {accumulate}).",
+            f"Use a batch size that is a multiple of {parts}.",
         )
 
 
 def refuse_different_starts(step: int, folder: Path, team: Team, device: torch.device) -> None:
-    """All processes must have found the same state, or their batches would not belong together."""
-    if told_by_leader(step, team, device) != step:
+    """All processes must resume from the same state, or their batches would not match."""
+    if broadcast_from_leader(step, team, device) != step:
         raise UserError(
-            f"{folder}: process {team.rank} does not find the state there that the first one does.",
-            "Give a folder that all machines share.",
+            f"{folder}: process {team.rank} does not find the training state of the first process.",
+            "Use a folder that all machines share.",
         )
 
 

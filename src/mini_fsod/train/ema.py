@@ -1,4 +1,4 @@
-"""Averaged weights: the teacher of the paper (section 3.3), or simply the better detector."""
+"""Exponential moving average (EMA) of weights: the teacher of section 3.3."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from torch import Tensor, nn
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def warmed_decay(step: int, decay: float, growth: float | None = 0.1) -> float:
-    """The decay of step 0, 1, ...: min(decay, 1 - 1 / (growth step + 1)), protocol.md section 3.
+def warmed_decay(step: int, decay: float, warm_up: float | None = 0.1) -> float:
+    """The EMA decay of iteration 0, 1, ...: min(decay, 1 - 1 / (warm_up step + 1)).
 
-    It starts at 0: the average is the model itself at first, and forgets its random start; its
-    memory grows by `growth` iterations in each. None, for a start worth keeping: `decay` at once.
+    It starts at 0, so the average starts as the model and forgets its random start: after n
+    iterations it averages over about `warm_up` n of them. None: `decay` from the start, for a
+    model that starts well.
     """
-    return decay if growth is None else min(decay, 1 - 1 / (growth * step + 1))
+    return decay if warm_up is None else min(decay, 1 - 1 / (warm_up * step + 1))
 
 
 class Average(Generic[Model]):
-    """A copy of a model whose weights and buffers trail the model's: a <- d a + (1 - d) m.
+    """A copy of a model with averaged weights and buffers: a <- decay a + (1 - decay) m.
 
-    What never learns is copied once. `decay` is a tensor on the device, so that a recorded step
-    reads what it holds at the time.
+    Frozen weights are copied once. `decay` is a tensor on the device, so that a recorded CUDA graph
+    reads its current value.
     """
 
     def __init__(self, model: Model, device: torch.device) -> None:
@@ -34,12 +35,12 @@ class Average(Generic[Model]):
         buffers = zip(self.model.buffers(), model.buffers(), strict=True)
         pairs: list[tuple[Tensor, Tensor]] = [p for p in parameters if p[1].requires_grad]
         pairs += [b for b in buffers if b[1].is_floating_point()]
-        self._own = [own for own, _ in pairs]
-        self._theirs = [their for _, their in pairs]
+        self._averaged = [averaged for averaged, _ in pairs]
+        self._trained = [trained for _, trained in pairs]
 
     @torch.no_grad()
     def update(self) -> None:
         """In a few kernels over all tensors, without waiting for the device."""
-        apart = torch._foreach_sub(self._theirs, self._own)
-        torch._foreach_mul_(apart, 1 - self.decay)
-        torch._foreach_add_(self._own, apart)
+        difference = torch._foreach_sub(self._trained, self._averaged)
+        torch._foreach_mul_(difference, 1 - self.decay)
+        torch._foreach_add_(self._averaged, difference)

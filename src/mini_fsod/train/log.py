@@ -1,4 +1,4 @@
-"""What a training stage tells while it runs: a bar, a line of JSON for every look, TensorBoard."""
+"""The log of a training: a progress bar, lines of JSON, TensorBoard."""
 
 from __future__ import annotations
 
@@ -20,31 +20,35 @@ FILE = "log.jsonl"
 
 
 class Log:
-    """Of one stage, in its folder. A run that goes on drops what a killed one logged beyond."""
+    """The log of one stage, in its folder. A resumed run drops lines beyond the saved state."""
 
     def __init__(self, folder: Path, title: str, start: int, total: int | None) -> None:
         self._title, self._start, self._total = title, start, total
-        self._file = _continued(folder / FILE, start)
+        self._file = _truncated(folder / FILE, start)
         self._tensorboard = _tensorboard(folder / "tensorboard", start)
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             TextColumn("{task.completed:,}/{task.fields[of]}"),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[told]}"),
+            TextColumn("{task.fields[status]}"),
             console=console.err,
             transient=True,
         )
         self._task = self._bar.add_task(
-            title, total=total, completed=start, told="", of="?" if total is None else f"{total:,}"
+            title,
+            total=total,
+            completed=start,
+            status="",
+            of="?" if total is None else f"{total:,}",
         )
-        self._spoken = time.monotonic()
+        self._last_note = time.monotonic()
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         if self._start:
             of = "" if self._total is None else f" of {self._total:,}"
-            console.note(f"{self._title}: goes on behind iteration {self._start:,}{of}")
+            console.note(f"{self._title}: resumes after iteration {self._start:,}{of}")
         if console.err.is_terminal:
             self._stack.enter_context(self._bar)
         return self
@@ -60,7 +64,7 @@ class Log:
         if self._tensorboard is not None:
             self._tensorboard.close()
 
-    def look(
+    def write(
         self,
         step: int,
         total: int | None,
@@ -70,28 +74,31 @@ class Log:
         left: float | None,
         seconds: float,
     ) -> None:
-        """`step` iterations are done; `speed` in images and `left` in seconds."""
-        whole = sum(value for name, value in losses.items() if is_loss(name))
-        line = {"step": step, "loss": whole, **losses, "rate": rate}
+        """A line after `step` iterations; `speed` in images per second, `left` in seconds."""
+        total_loss = sum(value for name, value in losses.items() if is_loss(name))
+        line = {"step": step, "loss": total_loss, **losses, "rate": rate}
         self._file.write(json.dumps(line | {"images_per_second": speed, "seconds": seconds}) + "\n")
         self._file.flush()
         if self._tensorboard is not None:
             for name, value in (line | {"images_per_second": speed}).items():
                 if name != "step":
                     self._tensorboard.add_scalar(f"{self._title}/{name}", value, step)
-            self._tensorboard.flush()  # a killed run has shown all that it goes on from
-        told = f"{speed:,.{0 if speed >= 10 else 1}f} img/s  loss {whole:.3f}"
+            self._tensorboard.flush()  # what a resumed run does not log again
+        status = f"{speed:,.{0 if speed >= 10 else 1}f} img/s  loss {total_loss:.3f}"
         if left is not None:
-            told += f"  {console.duration(left)} left"
+            status += f"  {console.duration(left)} left"
         of = "?" if total is None else f"{total:,}"
-        self._bar.update(self._task, completed=step, total=total, told=told, of=of)
-        if not console.err.is_terminal and time.monotonic() - self._spoken > console.LINE_SECONDS:
-            self._spoken = time.monotonic()
-            console.note(f"{self._title} {step:,}/{of}  {told}")
+        self._bar.update(self._task, completed=step, total=total, status=status, of=of)
+        if (
+            not console.err.is_terminal
+            and time.monotonic() - self._last_note > console.LINE_SECONDS
+        ):
+            self._last_note = time.monotonic()
+            console.note(f"{self._title} {step:,}/{of}  {status}")
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log; a last one that was torn by a kill is left out."""
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The lines of a log, without a last one that was cut off by a kill."""
     lines = []
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
@@ -101,9 +108,9 @@ def read(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _continued(path: Path, start: int) -> Any:
-    """The log up to iteration `start`, open for more."""
-    kept = [line for line in read(path) if line["step"] <= start]
+def _truncated(path: Path, start: int) -> Any:
+    """The log up to iteration `start`, open for appending."""
+    kept = [line for line in read_log(path) if line["step"] <= start]
     write_bytes(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
     return path.open("a")
 
@@ -111,6 +118,6 @@ def _continued(path: Path, start: int) -> Any:
 def _tensorboard(folder: Path, start: int) -> Any:
     try:
         from torch.utils.tensorboard.writer import SummaryWriter
-    except ImportError:  # a platform without it trains all the same
+    except ImportError:  # optional
         return None
     return SummaryWriter(str(folder), purge_step=start + 1)

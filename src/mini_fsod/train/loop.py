@@ -1,8 +1,8 @@
-"""The one training loop of every stage.
+"""The training loop that every stage uses.
 
-The host runs ahead of the device and looks at the losses now and then; only then it waits. All that
-happens in iteration n is a function of n and of the state, so that a run which was killed goes on
-from its last state and ends with the same weights.
+The host runs ahead of the device and fetches the losses only every few iterations; only then it
+waits. Everything in iteration n depends on n and the training state alone, so an interrupted run
+resumes from its last state and ends with bit-equal weights.
 """
 
 from __future__ import annotations
@@ -18,66 +18,48 @@ import torch
 from torch import Tensor, nn
 
 from mini_fsod import console
+from mini_fsod.config.schema import Training
 from mini_fsod.errors import UserError
-from mini_fsod.train import state as states
 from mini_fsod.train.distributed import (
     Team,
-    mean_of_all,
+    average_over_processes,
+    broadcast_from_leader,
     refuse_different_starts,
     refuse_unequal_parts,
-    told_by_leader,
 )
 from mini_fsod.train.ema import Average, warmed_decay
 from mini_fsod.train.log import Log
 from mini_fsod.train.nonfinite import refuse_nonfinite
-from mini_fsod.train.schedule import fitting_iterations, may_settle, rate_at
+from mini_fsod.train.schedule import can_estimate, iterations_in_budget, rate_at
+from mini_fsod.train.state import StateWriter, read_state, restore, snapshot
 from mini_fsod.train.step import Inputs, Losses, Step, make_optimiser
 
-LOOK = {"cuda": 50}  # iterations between looks; elsewhere the host waits anyway
-LOOK_ELSEWHERE = 5
-SLOW = 5  # seconds an iteration
-SMALLER = "Smaller is faster: views.short and long, batch, detector.backbone=resnet18; or a GPU."
+LOG_EVERY = {"cuda": 50}  # iterations between log lines; on other devices the host waits anyway
+LOG_EVERY_ELSEWHERE = 5
+SLOW_SECONDS = 5  # per iteration
+FASTER = "For speed: smaller views.short and long, batch, detector.backbone=resnet18; or a GPU."
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
-class Watch(Protocol):
-    """Looks on, in all processes alike."""
+class LossMonitor(Protocol):
+    """Watches the losses of a training; called in all processes alike."""
 
     def begin(self, step: int) -> None:
-        """Called first: so many iterations are done, by a run that was killed."""
+        """Called once before training, with the number of iterations that are done already."""
 
     def look(self, step: int, means: Mapping[str, float]) -> Mapping[str, float]:
-        """So many iterations are done; the mean of each loss and gauge since the look before. What
-        it returns is logged too, and it may raise.
+        """Called for every log line: `step` iterations are done, and `means` are the mean losses
+        and gauges since the last line. Returns values to log too; raises to stop the training.
         """
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """How a stage trains. Exactly one of `iterations` and `minutes` is given."""
-
-    iterations: int | None = None
-    minutes: float | None = None
-    batch: int = 16
-    rate: float = 0.02
-    warm_up: int = 100
-    decay: tuple[float, ...] = (2 / 3, 8 / 9)
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    clip: float | None = None
-    ema: float | None = None
-    ema_growth: float | None = 0.1
-    accumulate: int = 1
-    bf16: bool = False
-    save_seconds: float = 60.0
-
-
-@dataclass(frozen=True, slots=True)
 class Feed:
-    """Where batches come from: those of iteration `start` and all later ones, this process's parts.
+    """Training batches: `batches(n)` yields the parts of iterations n, n + 1, ... of this process.
 
-    `images` names the pictures of an iteration; `identity` changes with all that decides them.
+    `images(n)` names the pictures of iteration n. `identity` changes with everything that decides
+    the batches: a run resumes only with the same one.
     """
 
     batches: Callable[[int], Generator[Sequence[Inputs]]]
@@ -96,91 +78,106 @@ def train(
     model: Model,
     losses: Losses,
     feed: Feed,
-    recipe: Recipe,
+    section: Training,
+    bf16: bool,
     folder: Path,
     title: str,
     device: torch.device,
     team: Team | None = None,
     average: Average[Model] | None = None,
-    watch: Watch | None = None,
+    watch: LossMonitor | None = None,
+    *,
+    ema: float | None = None,
+    ema_warm_up: float | None = None,
 ) -> tuple[Model, Trained]:
-    """Train `model`, whose losses on a batch's inputs are `losses(*inputs)`; goes on where a state
-    lies in `folder`. Returns the averaged model if `recipe.ema` is given, else the model itself.
-    `average` is given where the losses need the averaged model, a teacher.
+    """Train `model` as `section` says; resumes from the training state in `folder`.
+
+    `losses` maps a batch's inputs to the losses of `model`. With an EMA decay `ema`, returns the
+    averaged model instead of the trained one. Give `average` where the losses need the averaged
+    model, as those with a teacher do.
     """
     team = team or Team()
-    refuse_unequal_parts(recipe.batch, recipe.accumulate, team)
-    optimiser = make_optimiser(model, device, recipe.momentum, recipe.weight_decay)
-    if recipe.ema is not None and average is None:
+    refuse_unequal_parts(section.batch, section.accumulate, team)
+    optimiser = make_optimiser(model, device, section.momentum, section.weight_decay)
+    if ema is not None and average is None:
         average = Average(model, device)
-    reduce = mean_of_all if team.world > 1 else None
-    step = Step(losses, optimiser, device, recipe.bf16, recipe.clip, average, reduce)
-    run = _begin(feed, recipe, folder, model, optimiser, average)
-    refuse_different_starts(run.step, folder, team, device)
+    reduce = average_over_processes if team.world > 1 else None
+    step = Step(losses, optimiser, device, bf16, section.clip, average, reduce)
+    progress = _resume(feed, section, folder, model, optimiser, average)
+    refuse_different_starts(progress.step, folder, team, device)
     if watch is not None:
-        watch.begin(run.step)
+        watch.begin(progress.step)
     model.train()
-    every = LOOK.get(device.type, LOOK_ELSEWHERE)
-    recent: list[Tensor] = []  # the losses since the last look
-    looked = saved = time.perf_counter()
-    begun = looked - run.seconds
-    looks = [(run.seconds, run.step)]
-    with ExitStack() as until_the_end:
-        batches = until_the_end.enter_context(closing(feed.batches(run.step)))
+    log_every = LOG_EVERY.get(device.type, LOG_EVERY_ELSEWHERE)
+    recent: list[Tensor] = []  # losses since the last log line
+    last_log = last_save = time.perf_counter()
+    start = last_log - progress.seconds
+    pace = [(progress.seconds, progress.step)]
+    with ExitStack() as stack:
+        batches = stack.enter_context(closing(feed.batches(progress.step)))
         log = writer = None
         if team.leads:
-            writer = until_the_end.enter_context(states.Writer(folder))
-            log = until_the_end.enter_context(Log(folder, title, run.step, run.total))
-        while run.total is None or run.step < run.total:
-            rate = rate_at(run.step, run.total, recipe.rate, recipe.warm_up, recipe.decay)
+            writer = stack.enter_context(StateWriter(folder))
+            log = stack.enter_context(Log(folder, title, progress.step, progress.total))
+        while progress.total is None or progress.step < progress.total:
+            rate = rate_at(
+                progress.step, progress.total, section.learning_rate, section.warm_up, section.decay
+            )
             optimiser.param_groups[0]["lr"].fill_(rate)
-            if average is not None and recipe.ema is not None:
-                average.decay.fill_(warmed_decay(run.step, recipe.ema, recipe.ema_growth))
-            started = time.perf_counter()
+            if average is not None and ema is not None:
+                average.decay.fill_(warmed_decay(progress.step, ema, ema_warm_up))
+            before = time.perf_counter()
             recent.append(step(next(batches)).clone())
-            run.step += 1
-            took = time.perf_counter() - started
-            if took > SLOW and every == LOOK_ELSEWHERE and team.world == 1 and watch is None:
-                every = 1  # people, and a budget of minutes, would wait long for the first look
-                console.note(
-                    f"{title}: an iteration takes {console.duration(took)} here. {SMALLER}"
-                )
-            ends = run.step == run.total
-            if run.step % every and not ends:
+            progress.step += 1
+            took = time.perf_counter() - before
+            slow = took > SLOW_SECONDS and log_every == LOG_EVERY_ELSEWHERE
+            if slow and team.world == 1 and watch is None:
+                log_every = 1  # else the first line, and a budget in minutes, would come late
+                console.note(f"{title}: an iteration takes {console.duration(took)} here. {FASTER}")
+            ends = progress.step == progress.total
+            if progress.step % log_every and not ends:
                 continue
 
-            seen = torch.stack(recent)  # (n, L)
+            values = torch.stack(recent)  # (n, L)
             recent.clear()
             if reduce is not None:
-                reduce([seen])
-            seen = seen.cpu()  # waits for the device
-            refuse_nonfinite(seen, step.names, model, run.step, feed.images)
-            named = dict(zip(step.names, seen.mean(0).tolist(), strict=True))
+                reduce([values])
+            values = values.cpu()  # waits for the device
+            refuse_nonfinite(values, step.names, model, progress.step, feed.images)
+            means = dict(zip(step.names, values.mean(0).tolist(), strict=True))
             if watch is not None:
-                named |= watch.look(run.step, named)
+                means |= watch.look(progress.step, means)
             now = time.perf_counter()
-            run.seconds = now - begun
-            speed = len(seen) / max(now - looked, 1e-9)
-            looked = now
-            if run.total is None:
-                looks.append((run.seconds, run.step))
-                run.total = _settled(recipe, looks, team, device)
-                if run.total is not None:
-                    saved = float("-inf")  # the number must survive a kill
+            progress.seconds = now - start
+            speed = len(values) / max(now - last_log, 1e-9)
+            last_log = now
+            if progress.total is None:
+                pace.append((progress.seconds, progress.step))
+                progress.total = _total_for_budget(section, pace, team, device)
+                if progress.total is not None:
+                    last_save = float("-inf")  # save now: a resumed run must use the same total
             if log is not None:
-                left = None if run.total is None else (run.total - run.step) / speed
-                images = recipe.batch * speed
-                log.look(run.step, run.total, named, rate, images, left, run.seconds)
-            if writer is not None and (ends or now - saved > recipe.save_seconds):
-                writer.write(states.gather(model, optimiser, average) | asdict(run))
-                looked = saved = time.perf_counter()
-    trained = Trained(run.step, run.seconds, recipe.batch * run.step / max(run.seconds, 1e-9))
+                left = None if progress.total is None else (progress.total - progress.step) / speed
+                log.write(
+                    progress.step,
+                    progress.total,
+                    means,
+                    rate,
+                    section.batch * speed,
+                    left,
+                    progress.seconds,
+                )
+            if writer is not None and (ends or now - last_save > section.save_seconds):
+                writer.write(snapshot(model, optimiser, average) | asdict(progress))
+                last_log = last_save = time.perf_counter()
+    speed = section.batch * progress.step / max(progress.seconds, 1e-9)
+    trained = Trained(progress.step, progress.seconds, speed)
     return (model if average is None else average.model), trained
 
 
 @dataclass(slots=True)
-class _Run:
-    """Where a run is: iterations done, how many there will be, and the seconds it took so far."""
+class _Progress:
+    """Iterations done, their final number if known, and the seconds spent so far."""
 
     step: int
     total: int | None
@@ -188,34 +185,35 @@ class _Run:
     identity: str
 
 
-def _begin(
+def _resume(
     feed: Feed,
-    recipe: Recipe,
+    section: Training,
     folder: Path,
     model: nn.Module,
     optimiser: torch.optim.Optimizer,
     average: Average[Any] | None,
-) -> _Run:
-    state = states.read(folder)
+) -> _Progress:
+    """Restores the training state in `folder`, if there is one."""
+    state = read_state(folder)
     if state is None:
-        return _Run(0, recipe.iterations, 0.0, feed.identity)
+        return _Progress(0, section.iterations, 0.0, feed.identity)
     try:
         if state["identity"] != feed.identity:
-            raise ValueError("its data, seed, batch size or image scales are not the same any more")
-        states.restore(state, model, optimiser, average)
+            raise ValueError("its data, seed, batch size or image scales have changed")
+        restore(state, model, optimiser, average)
     except ValueError as error:
         raise UserError(
-            f"{folder}: the run cannot go on where it stopped: {error}.",
-            "Restore them, or start in another folder.",
+            f"{folder}: the training cannot resume: {error}.",
+            "Change them back, or train into another folder.",
         ) from error
-    total = recipe.iterations or state["total"]
-    return _Run(state["step"], total, state["seconds"], feed.identity)
+    total = section.iterations or state["total"]
+    return _Progress(state["step"], total, state["seconds"], feed.identity)
 
 
-def _settled(
-    recipe: Recipe, looks: Sequence[tuple[float, int]], team: Team, device: torch.device
+def _total_for_budget(
+    section: Training, pace: Sequence[tuple[float, int]], team: Team, device: torch.device
 ) -> int | None:
-    """How many iterations fit into the minutes, once it can be told; by the leader's clock."""
-    minutes = recipe.minutes or 0.0
-    fits = fitting_iterations(minutes, looks) if may_settle(minutes, looks[-1][0]) else 0
-    return told_by_leader(fits, team, device) or None
+    """How many iterations fit into `minutes`, once that can be estimated; by the leader's clock."""
+    minutes = section.minutes or 0.0
+    total = iterations_in_budget(minutes, pace) if can_estimate(minutes, pace[-1][0]) else 0
+    return broadcast_from_leader(total, team, device) or None

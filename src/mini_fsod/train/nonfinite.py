@@ -1,4 +1,4 @@
-"""A training that went wrong is stopped, and says where."""
+"""Stops a training whose losses or weights are no longer finite, and says where it happened."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ def refuse_nonfinite(
     step: int,
     images: Callable[[int], Sequence[str]],
 ) -> None:
-    """Stop at the first loss that is not finite, of the last n of `step` iterations; losses (n, L).
+    """Stops at the first non-finite one of the losses (n, L) of the last n of `step` iterations.
 
-    An update that ruins the weights shows in the next iteration's loss. The last one's has no next
-    yet, so the weights themselves are looked at: no state is written that cannot be gone on from.
+    An update that ruins the weights shows in the loss of the next iteration. The last update has no
+    next iteration yet, so the weights are checked too: every saved state can be resumed.
     """
     wrong = (~losses.isfinite()).nonzero().tolist()
     if wrong:
         row, column = wrong[0]
         kind = "loss" if is_loss(names[column]) else "gauge"
-        what, iteration = f"The {kind} is not a number any more: {names[column]}", row
+        what, iteration = f"The {kind} {names[column]} is not finite", row
     elif not _finite_weights(model):
-        what, iteration = "The weights are not numbers any more: the update", len(losses) - 1
+        what, iteration = "The weights are not finite after the update", len(losses) - 1
     else:
         return
     iteration += step - len(losses)
     raise UserError(
         f"{what} at iteration {iteration} (from 0), with the pictures "
         f"{', '.join(images(iteration))}.",
-        "Look at these pictures and their boxes, lower the rate, or set a clip; the last good "
-        "state is kept, and the same command goes on from it.",
+        "Check these pictures and their boxes, lower the learning rate, or set clip; the last good "
+        "state is saved, and the same command resumes from it.",
     )
 
 
 def _finite_weights(model: nn.Module) -> bool:
-    learning = [p.detach() for p in model.parameters() if p.requires_grad]
-    return bool(torch.stack(torch._foreach_norm(learning)).isfinite().all())
+    trained = [p.detach() for p in model.parameters() if p.requires_grad]
+    return bool(torch.stack(torch._foreach_norm(trained)).isfinite().all())

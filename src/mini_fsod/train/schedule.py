@@ -1,4 +1,4 @@
-"""How long a stage trains and how fast it learns meanwhile: pure functions of the iteration."""
+"""The learning rate, and how many iterations fit into a budget of minutes."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-# A budget in minutes becomes a number of iterations at this share of it, or after this many
-# seconds, whichever is later: kernels are chosen and graphs recorded by then.
-SETTLE_SHARE = 0.1
-SETTLE_SECONDS = 20.0
+# A budget in minutes is turned into a number of iterations after this share of it, or after this
+# many seconds if that is later: by then kernels are chosen and graphs are recorded.
+ESTIMATE_SHARE = 0.1
+ESTIMATE_SECONDS = 20.0
 
 
 def rate_at(
     step: int, total: int | None, rate: float, warm_up: int, decay: Sequence[float]
 ) -> float:
-    """The learning rate of iteration `step` from 0: a line up to `rate`, then a tenth at each share
-    of the run in `decay`. `total` None: the end is not known yet, and no decay is due.
+    """The learning rate of iteration `step`, from 0: linear warm-up, then a tenth after each share
+    of the run in `decay`. While `total` is None, the end is not known and the rate does not fall.
 
-    A short run warms up for a third of its iterations at most: it would end before it had learnt.
+    The warm-up takes at most a third of the run, or a short run would end before it learns.
     """
     if total is not None:
         warm_up = min(warm_up, total // 3)
@@ -27,19 +27,20 @@ def rate_at(
     return rate * warm * float(0.1**passed)
 
 
-def may_settle(minutes: float, seconds: float) -> bool:
-    """Whether enough of a budget has passed to tell how many iterations fit into it."""
-    return seconds >= max(SETTLE_SHARE * 60 * minutes, min(SETTLE_SECONDS, 0.5 * 60 * minutes))
+def can_estimate(minutes: float, seconds: float) -> bool:
+    """Whether enough of a budget has passed to estimate how many iterations fit into it."""
+    budget = 60 * minutes
+    return seconds >= max(ESTIMATE_SHARE * budget, min(ESTIMATE_SECONDS, 0.5 * budget))
 
 
-def fitting_iterations(minutes: float, looks: Sequence[tuple[float, int]]) -> int:
-    """How many iterations fit into a budget, from looks so far: seconds, iterations done.
+def iterations_in_budget(minutes: float, pace: Sequence[tuple[float, int]]) -> int:
+    """How many iterations fit into a budget, from pairs of seconds and iterations done so far.
 
-    The pace is the median between looks in the second half of the time: the first half pays for the
-    start, and a look may still have waited for a graph to be recorded or a state to be written.
+    The pace is the median in the second half of the time: the first half includes the start, and an
+    interval may include the recording of a graph or a save.
     """
-    seconds, done = looks[-1]
-    first = sum(look[0] < seconds / 2 for look in looks)
-    recent = looks[min(first, len(looks) - 2) :]
-    pace = median((t - before) / (n - m) for (before, m), (t, n) in pairwise(recent))
-    return max(done + 1, done + int((60 * minutes - seconds) / max(pace, 1e-9)))
+    seconds, done = pace[-1]
+    first = sum(at < seconds / 2 for at, _ in pace)
+    recent = pace[min(first, len(pace) - 2) :]
+    each = median((t - before) / (n - m) for (before, m), (t, n) in pairwise(recent))
+    return max(done + 1, done + int((60 * minutes - seconds) / max(each, 1e-9)))

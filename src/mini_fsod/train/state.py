@@ -1,4 +1,4 @@
-"""What a killed run goes on from: weights, momentum, averaged weights, and the next iteration."""
+"""The training state an interrupted run resumes from: weights, momentum, EMA, iteration."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ FILE = "progress.pt"
 State = dict[str, Any]
 
 
-def gather(
+def snapshot(
     model: nn.Module, optimiser: torch.optim.Optimizer, average: Average[Any] | None
 ) -> State:
-    """Copies in host memory; waits for the device. What never learns is left out: a stage builds it
-    again from what it began with.
+    """Copies in host memory; waits for the device. Frozen weights are left out: a stage loads them
+    again from where it started.
     """
     momentum = {
         name: optimiser.state[p]["momentum_buffer"]
@@ -32,9 +32,9 @@ def gather(
         if "momentum_buffer" in optimiser.state.get(p, {})
     }
     return {
-        "weights": _copies(_moving(model, model)),
+        "weights": _copies(_changing(model, model)),
         "momentum": _copies(momentum),
-        "averaged": None if average is None else _copies(_moving(average.model, model)),
+        "averaged": None if average is None else _copies(_changing(average.model, model)),
     }
 
 
@@ -44,42 +44,42 @@ def restore(
     optimiser: torch.optim.Optimizer,
     average: Average[Any] | None,
 ) -> None:
-    """What `gather` gave, put back. A ValueError says that it is another model's."""
-    pairs = [(_moving(model, model), state["weights"])]
+    """Restores a snapshot; a ValueError if it is of another model."""
+    pairs = [(_changing(model, model), state["weights"])]
     if average is not None:
-        pairs.append((_moving(average.model, model), state["averaged"] or {}))
-    for own, kept in pairs:
-        if _shapes(own) != _shapes(kept):
-            raise ValueError("its weights are not those of this model")
-        for name, value in kept.items():
-            own[name].copy_(value)
+        pairs.append((_changing(average.model, model), state["averaged"] or {}))
+    for tensors, saved in pairs:
+        if _shapes(tensors) != _shapes(saved):
+            raise ValueError("its weights are those of another model")
+        for name, value in saved.items():
+            tensors[name].copy_(value)
     for name, parameter in model.named_parameters():
         if name in state["momentum"]:
-            there = torch.empty_like(parameter)  # in the layout of the weights, as SGD's own
-            optimiser.state[parameter]["momentum_buffer"] = there.copy_(state["momentum"][name])
+            buffer = torch.empty_like(parameter)  # in the memory format that SGD itself uses
+            optimiser.state[parameter]["momentum_buffer"] = buffer.copy_(state["momentum"][name])
 
 
-def read(folder: Path) -> State | None:
-    """The state in a stage's folder, or None where it has not begun."""
+def read_state(folder: Path) -> State | None:
+    """The training state in a stage's folder; None if there is none."""
     path = folder / FILE
     if not path.exists():
         return None
     try:
         state: State = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises whatever a damaged file leads it to
+    except Exception as error:  # a damaged file makes torch raise anything
         raise UserError(
-            f"{path}: the state of the run cannot be read ({type(error).__name__}).",
-            "Delete the file to begin the stage again.",
+            f"{path}: the training state cannot be read ({type(error).__name__}).",
+            "Delete the file to start the stage from the beginning.",
         ) from error
     return state
 
 
-class Writer:
-    """Writes states beside the training: the file is complete under its name, or not there."""
+class StateWriter:
+    """Writes states in a thread, atomically: a file is complete, or it is not there."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
-        for part in folder.glob(f".{FILE}.*.part"):  # of a run that was killed while it wrote
+        for part in folder.glob(f".{FILE}.*.part"):  # left by a killed run
             part.unlink(missing_ok=True)
         self._thread = ThreadPoolExecutor(1)
         self._last: Future[None] | None = None
@@ -88,12 +88,12 @@ class Writer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The last state is complete then."""
+        """Waits for the last state."""
         with self._thread:
             self._wait()
 
     def write(self, state: State) -> None:
-        """Waits for the state before; a disk that is full shows here."""
+        """Waits for the previous write and raises its error, such as a full disk."""
         self._wait()
         self._last = self._thread.submit(self._save, state)
 
@@ -107,8 +107,8 @@ class Writer:
         write_bytes(self._path, content.getvalue())
 
 
-def _moving(model: nn.Module, like: nn.Module) -> dict[str, Tensor]:
-    """What training may change, where it lies: weights that learn in `like`, and buffers."""
+def _changing(model: nn.Module, like: nn.Module) -> dict[str, Tensor]:
+    """The tensors that training changes: weights that are not frozen in `like`, and buffers."""
     frozen = {name for name, p in like.named_parameters() if not p.requires_grad}
     return {name: value for name, value in model.state_dict().items() if name not in frozen}
 

@@ -1,9 +1,9 @@
-"""One training step - losses, gradients, update - in which the host never waits for the device."""
+"""One training step: losses, gradients, update. The host never waits for the device."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,19 +14,28 @@ from mini_fsod.detector.model import Detector
 from mini_fsod.loader.resident import Batch
 from mini_fsod.train.ema import Average
 
-Losses = Callable[..., dict[str, Tensor]]
-Inputs = tuple[Tensor, ...]
+Inputs = tuple[Any, ...]  # of the losses: a NamedTuple of tensors, possibly nested
+Losses = Callable[[Any], dict[str, Tensor]]  # takes such `Inputs`
+
+
+class DetectorInputs(NamedTuple):
+    """A batch as the losses of a detector take it."""
+
+    images: Tensor  # (B, 3, H, W) uint8
+    sizes: Tensor  # (B, 2) height, width of each image on the canvas
+    targets: Targets
+    draw: Tensor  # () int64: seeds the sampling of anchors and RoIs
 
 
 class Step:
-    """Adds up the losses of `losses(*inputs)`, a detector's, and updates what learns.
+    """Adds up the losses of `losses(inputs)` and updates the parameters that are not frozen.
 
-    Entries whose name does not begin with `loss` are gauges: they are told, and nothing more.
+    Values whose name does not start with `loss` are gauges: logged, not trained on.
 
-    On CUDA the step is recorded for every shape of its inputs and replayed (`Captured`). Hence the
-    learning rate and the decay of `average` must be tensors on the device: a number would be frozen
-    into the recording. A batch in several parts (accumulation) has its gradients added up; in
-    several processes, `reduce` makes of each process's gradients their mean.
+    On CUDA the step is recorded for every shape of its inputs and replayed (`Captured`). Therefore
+    the learning rate and the EMA decay must be tensors on the device: a number would be frozen into
+    the recording. The gradients of a batch in several parts (accumulation) are averaged; with
+    several processes, `reduce` averages the gradients over them.
     """
 
     def __init__(
@@ -46,47 +55,47 @@ class Step:
         self._clip = clip
         self._average = average
         self._reduce = reduce
-        self._learning = [p for group in optimiser.param_groups for p in group["params"]]
-        self._whole = Captured(self._run, device)
-        self._add = Captured(self._gradients, device)
-        self._finish = Captured(self._update, device)
+        self._parameters = [p for group in optimiser.param_groups for p in group["params"]]
+        self._step = Captured(self._full_step, device)
+        self._accumulate = Captured(self._gradients, device)
+        self._apply = Captured(self._update, device)
         self.names: tuple[str, ...] = ()
 
     def __call__(self, parts: Sequence[Inputs]) -> Tensor:
-        """(L,) the losses, named by `names`, means over the parts; overwritten by a later step."""
+        """The losses (L,) called `names`, means over the parts; the next step overwrites them."""
         if len(parts) == 1 and self._reduce is None:
-            return self._whole(*parts[0])
-        for parameter in self._learning:
-            if parameter.grad is None:  # once: recorded kernels add to it where it lies
+            return self._step(parts[0])
+        for parameter in self._parameters:
+            if parameter.grad is None:  # allocated once: recorded graphs add to it in place
                 parameter.grad = torch.zeros_like(parameter)
-        gradients: list[Tensor] = [p.grad for p in self._learning if p.grad is not None]
+        gradients: list[Tensor] = [p.grad for p in self._parameters if p.grad is not None]
         torch._foreach_zero_(gradients)
-        values = torch.stack([self._add(*part).clone() for part in parts]).mean(0)
+        values = torch.stack([self._accumulate(part).clone() for part in parts]).mean(0)
         if len(parts) > 1:
             torch._foreach_mul_(gradients, 1 / len(parts))
         if self._reduce is not None:
             self._reduce(gradients)
-        self._finish()
+        self._apply()
         return values
 
-    def _run(self, *inputs: Tensor) -> Tensor:
+    def _full_step(self, inputs: Inputs) -> Tensor:
         self._optimiser.zero_grad(set_to_none=True)
-        values = self._gradients(*inputs)
+        values = self._gradients(inputs)
         self._update()
         return values
 
-    def _gradients(self, *inputs: Tensor) -> Tensor:
+    def _gradients(self, inputs: Inputs) -> Tensor:
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
-            losses = self._losses(*inputs)
+            losses = self._losses(inputs)
         self.names = tuple(losses)
         values = torch.stack(list(losses.values()))
-        learnt = [value for name, value in losses.items() if is_loss(name)]
-        torch.stack(learnt).sum().backward()  # type: ignore[no-untyped-call]
+        trained = [value for name, value in losses.items() if is_loss(name)]
+        torch.stack(trained).sum().backward()  # type: ignore[no-untyped-call]
         return values.detach()
 
     def _update(self) -> None:
         if self._clip is not None:
-            nn.utils.clip_grad_norm_(self._learning, self._clip, foreach=True)
+            nn.utils.clip_grad_norm_(self._parameters, self._clip, foreach=True)
         self._optimiser.step()
         if self._average is not None:
             self._average.update()
@@ -96,21 +105,19 @@ def is_loss(name: str) -> bool:
     return name.startswith("loss")
 
 
-def inputs_of(batch: Batch, draw: Tensor) -> Inputs:
-    """A batch as `losses_of` takes it; `draw` () int64 decides what is sampled."""
-    return batch.images, batch.sizes, batch.boxes, batch.labels, batch.valid, draw
+def inputs_of(batch: Batch, draw: Tensor) -> DetectorInputs:
+    return DetectorInputs(batch.images, batch.sizes, batch.targets, draw)
 
 
 def losses_of(detector: Detector, box_classes: int | None = None) -> Losses:
-    """A detector's losses as a function of tensors alone, which can be recorded.
+    """The losses of a detector on `DetectorInputs`.
 
-    Box losses are of the first `box_classes` classes alone, where there is such a number.
+    With `box_classes`, only the first so many classes have box losses.
     """
 
-    def losses(
-        images: Tensor, sizes: Tensor, boxes: Tensor, labels: Tensor, valid: Tensor, draw: Tensor
-    ) -> dict[str, Tensor]:
-        targets = Targets(boxes, labels, valid, box_weights=placed(labels, box_classes))
+    def losses(inputs: DetectorInputs) -> dict[str, Tensor]:
+        images, sizes, targets, draw = inputs
+        targets = targets._replace(box_weights=placed(targets.labels, box_classes))
         return detector.losses(images, sizes, targets, draw)
 
     return losses
@@ -119,9 +126,9 @@ def losses_of(detector: Detector, box_classes: int | None = None) -> Losses:
 def make_optimiser(
     model: nn.Module, device: torch.device, momentum: float, weight_decay: float
 ) -> torch.optim.SGD:
-    """SGD over what learns, in one kernel, its learning rate a tensor on the device."""
-    learning = [p for p in model.parameters() if p.requires_grad]
+    """Fused SGD over what is not frozen, with the learning rate as a tensor on the device."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
     rate = torch.zeros((), device=device)
     return torch.optim.SGD(
-        learning, lr=rate, momentum=momentum, weight_decay=weight_decay, fused=True
+        parameters, lr=rate, momentum=momentum, weight_decay=weight_decay, fused=True
     )

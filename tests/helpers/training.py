@@ -1,7 +1,6 @@
-"""Small models that the real loop trains, and processes to do it in, which can be killed.
+"""A small model for the real training loop, and processes that train it and can be killed.
 
-`Small` has all that a state must keep: weights that learn, momentum, buffers that move, and a layer
-that is frozen.
+`Small` has everything a training state holds: trained weights, momentum, buffers, a frozen layer.
 """
 
 from __future__ import annotations
@@ -20,14 +19,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mini_fsod.config.schema import Training
 from mini_fsod.train import state as states
 from mini_fsod.train.distributed import Team, team
-from mini_fsod.train.loop import Feed, Recipe, Trained, train
-from mini_fsod.train.step import Inputs
+from mini_fsod.train.loop import Feed, Trained, train
+from mini_fsod.train.step import Inputs, Losses
 
 CPU = torch.device("cpu")
 BATCH = 4
-ITERATIONS = 23  # neither a multiple of the looks nor of anything else
+ITERATIONS = 23  # no multiple of the log interval
 
 Hook = Callable[[int], None]
 
@@ -44,8 +44,9 @@ class Small(nn.Module):
             for weight in self.parameters():
                 weight.copy_(0.3 * torch.randn(weight.shape, generator=rng))
 
-    def losses(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def losses(self, inputs: Inputs) -> dict[str, Tensor]:
         """Both losses are means over the images of a part."""
+        x, y = inputs
         found = self.last(self.frozen(self.norm(self.first(x)).relu()))
         return {
             "loss_left": (found - y)[:, 0].square().mean(),
@@ -77,24 +78,52 @@ def feed_of(before: Hook = nothing, ruined: Sequence[int] = (), accumulate: int 
     return Feed(batches, images_of, "small")
 
 
-def recipe_of(**changes: Any) -> Recipe:
+def section_of(**changes: Any) -> Training:
     usual: dict[str, Any] = {
         "iterations": ITERATIONS,
         "batch": BATCH,
         "rate": 0.05,
         "warm_up": 4,
         "save_seconds": 0,
-        "ema": 0.9,
     }
-    return Recipe(**usual | changes)
+    return Training(**usual | changes)
+
+
+def train_small(
+    losses: Losses,
+    model: nn.Module,
+    folder: Path,
+    feed: Feed | None = None,
+    team: Team | None = None,
+    watch: Any = None,
+    bf16: bool = False,
+    ema: float | None = 0.9,
+    ema_warm_up: float | None = 0.1,
+    **changes: Any,
+) -> tuple[nn.Module, Trained]:
+    """The real loop over batches of `feed_of`."""
+    section = section_of(**changes)
+    return train(
+        model,
+        losses,
+        feed or feed_of(accumulate=section.accumulate),
+        section,
+        bf16,
+        folder,
+        "small",
+        CPU,
+        team,
+        watch=watch,
+        ema=ema,
+        ema_warm_up=ema_warm_up,
+    )
 
 
 def run(
     folder: Path, before: Hook = nothing, ruined: Sequence[int] = (), **changes: Any
 ) -> tuple[nn.Module, Trained]:
-    model, recipe = Small(), recipe_of(**changes)
-    feed = feed_of(before, ruined, recipe.accumulate)
-    return train(model, model.losses, feed, recipe, folder, "small", CPU)
+    model, feed = Small(), feed_of(before, ruined, changes.get("accumulate", 1))
+    return train_small(model.losses, model, folder, feed, **changes)
 
 
 class StopError(Exception):
@@ -117,7 +146,7 @@ def stopped(folder: Path, iteration: int, **changes: Any) -> None:
 
 def assert_same(a: Path, b: Path) -> None:
     """The last states of two runs: bitwise the same weights, momentum and averages."""
-    one, other = states.read(a), states.read(b)
+    one, other = states.read_state(a), states.read_state(b)
     assert one is not None
     assert other is not None
     assert one["step"] == one["total"] == other["step"] == other["total"]

@@ -1,0 +1,272 @@
+"""What the result of a stage depends on, as one hash.
+
+The hash covers the stage's own keys, the results it builds on, the content of the files and data it
+reads, and the format number of the code. Equal hashes mean equal results, so a result is computed
+once, whichever run or study asks for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from mini_fsod import checkpoint
+from mini_fsod.config.schema import STAGES, Config, Training
+from mini_fsod.errors import UserError
+from mini_fsod.files import digest, is_file
+from mini_fsod.runs.pool import EXTRA_POOL, mined_folder
+
+FORMAT = 1  # raise it when the same settings give another result than before
+
+# Keys of the section `mine` that the scan reads; `mine` reads all of them
+SCAN_KEYS = (
+    "images", "scan_short", "min_score", "box_correction", "detections", "extra", "extra_only",
+)  # fmt: skip
+# Likewise of the section `discriminator`; whiten and refine are read by `mine` alone
+DISCRIMINATOR_SCAN_KEYS = ("weights", "short", "crop", "caffe")
+ONLINE_MINE_KEYS = ("images", "drop_on_base", "drop_nested")  # of `mine`, read by `online` too
+
+
+class Content(Protocol):
+    """Where the content of data and files is looked up."""
+
+    def data(self, part: str) -> str | None:
+        """The digest of a part of the data: base, mined, shots or classes."""
+
+    def file(self, name: str | Path | None) -> str | None:
+        """The digest of a file; a name that is no file stands for itself."""
+
+    def extra(self, folder: Path | None) -> str | None:
+        """The digest of a folder of pictures without annotations."""
+
+    def pools(self) -> Sequence[str]:
+        """What re-training reads of mining: the pools, and the candidates."""
+
+
+def needs(config: Config, stage: str) -> tuple[str, ...]:
+    """The stages whose results a stage reads."""
+    oracle = config.online.oracle
+    return {
+        "base": (),
+        "transfer": () if config.transfer.checkpoint else ("base",),
+        "scan": () if config.mine.detections else ("transfer",),
+        "mine": () if config.mine.pool else ("scan",),
+        "online": (
+            *(("transfer",) if config.online.start == "transfer" else ()),
+            *(() if oracle else ("mine",)),
+        ),
+        "tune": ("online",),
+    }[stage]
+
+
+def stages_of(config: Config, last: str) -> tuple[str, ...]:
+    """The stages that lead to the result of `last`, in order; none that nothing builds on."""
+    wanted = {last}
+    for stage in reversed(STAGES):
+        if stage in wanted:
+            wanted.update(needs(config, stage))
+    return tuple(stage for stage in STAGES if stage in wanted)
+
+
+def stage_key(config: Config, stage: str, earlier: Mapping[str, str], content: Content) -> str:
+    """The hash of a stage's result; `earlier` has those of the stages it needs."""
+    parts = {
+        "format": FORMAT,
+        "stage": stage,
+        # of mining only the content of the pool counts: see `Content.pools`
+        "needs": {name: earlier[name] for name in needs(config, stage) if name != "mine"},
+        **_DEPENDS[stage](config, content),
+    }
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def static_keys(config: Config, last: str) -> dict[str, str]:
+    """A key for each stage up to `last` from the configuration alone: no data is read.
+
+    Equal keys of two configurations mean that the stage is computed once for both.
+    """
+    content = _Unread(config)
+    keys: dict[str, str] = {}
+    for stage in stages_of(config, last):
+        keys[stage] = stage_key(config, stage, keys, content)
+        content.mined = keys.get("mine", "")
+    return keys
+
+
+def file_content(name: str | Path | None) -> str | None:
+    """The digest of a file; a name that is no file stands for itself. MODEL:FILE is a file too."""
+    if name is None:
+        return None
+    text = str(name)
+    for candidate in (text, text.partition(":")[2]):
+        if candidate and is_file(path := Path(candidate)):
+            about = path.stat()
+            model = text.removesuffix(candidate)
+            return model + _digest(path, about.st_size, about.st_mtime_ns, about.st_ino)
+    return text
+
+
+def given_checkpoint(given: Path, stage: str) -> Path:
+    """The checkpoint that a file, a run, or the folder of a stage stands for."""
+    for path in (given, given / stage / checkpoint.NAME, given / checkpoint.NAME):
+        if is_file(path):
+            return path
+    raise UserError(
+        f"{given}: there is no {stage} detector.",
+        f"Give a checkpoint, or the folder of a run that has trained the stage {stage}.",
+    )
+
+
+@lru_cache(maxsize=256)
+def _digest(path: Path, size: int, changed: int, inode: int) -> str:
+    """Read once by a process; the other arguments tell whether the file is still the same."""
+    return digest(path)
+
+
+def _base(config: Config, content: Content) -> dict[str, Any]:
+    if config.base.checkpoint is not None:
+        return {
+            "checkpoint": content.file(given_checkpoint(config.base.checkpoint, "base")),
+            "detector": _detector(config, content),
+        }
+    return {
+        "seed": config.seed,
+        "data": content.data("base"),
+        "detector": _detector(config, content),
+        "views": _views(config),
+        "train": _training(config.base),
+    }
+
+
+def _transfer(config: Config, content: Content) -> dict[str, Any]:
+    if config.transfer.checkpoint is not None:
+        return {
+            "checkpoint": content.file(given_checkpoint(config.transfer.checkpoint, "transfer")),
+            "classes": content.data("classes"),
+            "detector": _detector(config, content),
+        }
+    known = config.transfer.data == "known"
+    return {
+        "seed": config.seed,
+        "classes": content.data("classes"),
+        "shots": content.data("shots"),
+        "boxes": content.data("mined") if known else None,
+        "views": config.views.model_dump(exclude={"zoom"}),
+        "train": _training(config.transfer),
+    }
+
+
+def _scan(config: Config, content: Content) -> dict[str, Any]:
+    mine = config.mine
+    return {
+        "data": content.data("mined"),
+        "base": content.data("base"),
+        "shots": content.data("shots"),
+        "classes": content.data("classes"),
+        "extra": content.extra(mine.extra),
+        "detections": content.file(mine.detections),
+        "views": config.views.model_dump(include={"test", "long"}),
+        "mine": mine.model_dump(include={*SCAN_KEYS}, exclude={"extra", "detections"}),
+        "discriminator": config.discriminator.model_dump(
+            include={*DISCRIMINATOR_SCAN_KEYS}, exclude={"weights"}
+        ),
+        "weights": content.file(config.discriminator.weights),
+    }
+
+
+def _mine(config: Config, content: Content) -> dict[str, Any]:
+    mine = config.mine
+    if mine.pool is not None:
+        names = ("candidates.json", "extra/pool.json", "extra/candidates.json", "extra/base.json")
+        beside = [mined_folder(mine.pool) / name for name in names]
+        return {
+            "pool": content.file(mine.pool),
+            "beside": [content.file(path) for path in (*beside, mine.pool.parent / EXTRA_POOL)],
+            "extra": str(mine.extra),
+        }
+    return {
+        "mine": mine.model_dump(mode="json", exclude={"pool", *SCAN_KEYS}),
+        "discriminator": config.discriminator.model_dump(
+            mode="json", exclude={*DISCRIMINATOR_SCAN_KEYS}
+        ),
+    }
+
+
+def _online(config: Config, content: Content) -> dict[str, Any]:
+    online = config.online
+    from_weights = online.start == "weights"
+    return {
+        "seed": config.seed,
+        "classes": content.data("classes"),
+        "data": content.data("mined"),
+        "shots": content.data("shots") if online.shots else None,
+        "pools": [] if online.oracle else [*content.pools()],
+        "extra": None if online.oracle else content.extra(config.mine.extra),
+        "detector": _detector(config, content) if from_weights else None,
+        "views": _views(config),
+        "mine": config.mine.model_dump(include={*ONLINE_MINE_KEYS}),
+        "train": _training(online),
+    }
+
+
+def _tune(config: Config, content: Content) -> dict[str, Any]:
+    if config.tune.data == "none":
+        return {"train": None}
+    known = config.tune.data == "known"
+    return {
+        "seed": config.seed,
+        "shots": content.data("shots"),
+        "boxes": content.data("mined") if known else None,
+        "views": config.views.model_dump(exclude={"zoom"}),
+        "train": _training(config.tune),
+    }
+
+
+_DEPENDS: dict[str, Callable[[Config, Content], dict[str, Any]]] = {
+    "base": _base, "transfer": _transfer, "scan": _scan,
+    "mine": _mine, "online": _online, "tune": _tune,
+}  # fmt: skip
+
+
+def _training(section: Training) -> dict[str, Any]:
+    """The keys of a stage that trains; how often it saves its state changes nothing."""
+    keys = section.model_dump(mode="json", exclude={"checkpoint", "save_seconds", "bf16"})
+    return keys | {"rate": section.learning_rate, "bf16": str(section.bf16)}
+
+
+def _detector(config: Config, content: Content) -> dict[str, Any]:
+    test = config.views.model_dump(include={"test", "long"})  # stored in the checkpoint
+    keys = config.detector.model_dump(mode="json", exclude={"weights"})
+    return keys | test | {"weights": content.file(config.detector.weights)}
+
+
+def _views(config: Config) -> dict[str, Any]:
+    return config.views.model_dump(mode="json", exclude={"few_shot"})
+
+
+class _Unread:
+    """Content as the configuration names it, for `static_keys`."""
+
+    def __init__(self, config: Config) -> None:
+        self._data = config.data.model_dump_json(
+            include={"root", "split", "novel", "train", "test"}
+        )
+        self._shots = config.shots.model_dump_json()
+        self.mined = ""
+
+    def data(self, part: str) -> str:
+        return f"{part} {self._data} {self._shots if part == 'shots' else ''}"
+
+    def file(self, name: str | Path | None) -> str:
+        return str(name)
+
+    def extra(self, folder: Path | None) -> str:
+        return str(folder)
+
+    def pools(self) -> Sequence[str]:
+        return [self.mined]

@@ -1,0 +1,216 @@
+"""Kept results: RUNS/.stages/STAGE-HASH holds what a stage computed, for every run that needs it.
+
+A run's folder has a link for each of its stages. `metrics.json` is written last: a folder without
+it is unfinished, and the stage resumes there. Nothing in a finished folder ever changes, but for
+scores on further test sets.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+from mini_fsod import console
+from mini_fsod.config.schema import STAGES
+from mini_fsod.errors import UserError
+from mini_fsod.files import is_file, is_folder, lock, unwritten, write_bytes
+
+STORE = ".stages"
+LOCKS = "locks"  # a folder in the store
+METRICS = "metrics.json"
+CELLS = "cells"  # the folder of a study's runs
+DEEPEST = 3  # levels below the runs' folder at which a run may lie
+PAUSE = 0.5  # seconds between looks at a lock that another process holds
+
+
+class Busy(Exception):
+    """Another process is computing a stage that this run needs."""
+
+    def __init__(self, stage: str) -> None:
+        super().__init__(f"another process is computing {stage}")
+        self.stage = stage
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A stage's result in the store."""
+
+    stage: str
+    name: str
+    folder: Path
+    bytes: int
+    finished: bool
+    busy: bool  # another process works on it
+    used_by: tuple[str, ...]  # folders of runs, relative to the runs' folder
+
+
+def result_folder(store: Path, stage: str, key: str) -> Path:
+    return store / f"{stage}-{key}"
+
+
+@contextmanager
+def computing(folder: Path, wait: bool) -> Iterator[None]:
+    """Hold the lock of a result while it is computed; wait for another process, or raise Busy."""
+    path = _lock_file(folder)
+    waiting = False
+    while True:
+        with lock(path) as free:
+            if free:
+                yield
+                return
+        stage = folder.name.partition("-")[0]
+        if not wait:
+            raise Busy(stage)
+        if not waiting:
+            console.note(f"{stage}: another process is computing it; waiting")
+            waiting = True
+        sleep(PAUSE)
+
+
+def read_metrics(folder: Path) -> dict[str, Any] | None:
+    """The figures of a finished result; None where it is not finished."""
+    return read_record(folder / METRICS, "seconds")
+
+
+def read_record(path: Path, required: str) -> dict[str, Any] | None:
+    """A JSON object that mini wrote, with a key it must have; None where there is no file."""
+    if not is_file(path):
+        return None
+    try:
+        found = json.loads(path.read_bytes())
+        if not isinstance(found, dict) or required not in found:
+            raise ValueError("not what mini writes there")
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(
+            f"{path}: cannot be read ({str(error)[:200]}).",
+            "Delete the file; the same command computes it again.",
+        ) from None
+    return found
+
+
+def link(run: Path, stage: str, folder: Path) -> None:
+    """Let RUN/STAGE lead to a result. The link is relative: both may be moved together."""
+    target = os.path.relpath(folder.resolve(), run.resolve())
+    path = run / stage
+    if path.is_symlink() and str(path.readlink()) == target:
+        return
+    part = run / f".{stage}.link"
+    try:
+        part.unlink(missing_ok=True)
+        part.symlink_to(target, target_is_directory=True)
+        part.replace(path)
+    except OSError as error:
+        raise unwritten(path, error) from None
+
+
+def unlink(run: Path, stage: str) -> None:
+    """Take the link of a stage away, if there is one; the result stays."""
+    if (run / stage).is_symlink():
+        (run / stage).unlink()
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """The same content under another name: a hard link where the file system has them.
+
+    Both are safe from each other's changes: files are replaced, never written into.
+    """
+    part = target.parent / f".{target.name}.part"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part.unlink(missing_ok=True)
+        os.link(source.resolve(), part)
+        if target.exists() and target.samefile(part):  # to replace a file by itself does nothing
+            part.unlink()
+            return
+        part.replace(target)
+    except OSError:
+        write_bytes(target, source.read_bytes())
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Half-written files of a process that was killed."""
+    for part in folder.rglob(".*.part"):
+        part.unlink(missing_ok=True)
+
+
+def discard(folder: Path) -> None:
+    """Delete a result; a kill in between leaves none that looks finished."""
+    (folder / METRICS).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def users(runs: Path, name: str | None = None) -> dict[str, tuple[str, ...]]:
+    """The runs below a folder that use each kept result, by the result's name."""
+    found: dict[str, list[str]] = {}
+    store = (runs / STORE).resolve()
+    for run in run_folders(runs):
+        for stage in STAGES:
+            path = run / stage
+            if path.is_symlink():
+                target = path.parent.resolve() / path.readlink()
+                if Path(os.path.normpath(target)).parent == store:
+                    found.setdefault(target.name, []).append(run.relative_to(runs).as_posix())
+    return {result: tuple(runs) for result, runs in found.items() if name in (None, result)}
+
+
+def run_folders(runs: Path) -> list[Path]:
+    """Folders of runs below a folder, those of a study's cells among them."""
+    found = []
+    for root, folders, files in os.walk(runs):
+        depth = len(Path(root).relative_to(runs).parts)
+        here = Path(root)
+        if "config.yaml" in files and any((here / stage).is_symlink() for stage in STAGES):
+            found.append(here)
+        folders[:] = sorted(
+            name
+            for name in folders
+            if depth < DEEPEST and name != STORE and not (here / name).is_symlink()
+        )
+    return found
+
+
+def kept(runs: Path) -> list[Kept]:
+    """All results that are kept below a folder of runs, by stage and name."""
+    store = runs / STORE
+    if not is_folder(store):
+        return []
+    used_by = users(runs)
+    found = []
+    for folder in sorted(store.iterdir()):
+        stage = folder.name.partition("-")[0]
+        if stage not in STAGES or not is_folder(folder):
+            continue
+        sizes = (p.lstat().st_size for p in folder.rglob("*") if not p.is_dir())
+        with lock(_lock_file(folder)) as free:
+            found.append(
+                Kept(
+                    stage,
+                    folder.name,
+                    folder,
+                    sum(sizes),
+                    is_file(folder / METRICS),
+                    not free,
+                    used_by.get(folder.name, ()),
+                )
+            )
+    return sorted(found, key=lambda item: (STAGES.index(item.stage), item.name))
+
+
+def prune(runs: Path, items: Sequence[Kept]) -> None:
+    """Delete kept results, except those that a run uses or another process works on by now."""
+    used = users(runs)
+    for item in items:
+        with lock(_lock_file(item.folder)) as free:
+            if free and item.name not in used:
+                discard(item.folder)
+
+
+def _lock_file(folder: Path) -> Path:
+    return folder.parent / LOCKS / f"{folder.name}.lock"

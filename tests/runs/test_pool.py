@@ -1,0 +1,122 @@
+"""The pool in a run's folder: it follows mining until somebody edits it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mini_fsod.runs.pool import EXTRA_POOL, POOL, edits, refresh_pools
+
+BOX = {"image_id": 1, "category_id": 3, "bbox": [1, 2, 30, 40], "score": 0.9}
+
+
+def content(*boxes: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "images": [{"id": 1, "file_name": "a.png"}, {"id": 2, "file_name": "b.png"}],
+        "categories": [{"id": 3, "name": "bolt"}, {"id": 4, "name": "nut"}],
+        "annotations": list(boxes),
+    }
+
+
+def write_mined(folder: Path, *boxes: dict[str, Any], extra: bool = False) -> Path:
+    for name in ("pool.json", "extra/pool.json")[: 1 + extra]:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(json.dumps(content(*boxes)))
+    return folder
+
+
+def edit(run: Path, *boxes: dict[str, Any], name: str = POOL) -> bytes:
+    (run / name).write_text(json.dumps(content(*boxes)))
+    return (run / name).read_bytes()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    (tmp_path / "run").mkdir()
+    return tmp_path / "run"
+
+
+def test_refresh_pools_follows_mining(run: Path, tmp_path: Path) -> None:
+    one = write_mined(tmp_path / "mine-1", BOX, extra=True)
+    refresh_pools(run, one)
+    assert (run / POOL).read_bytes() == (one / "pool.json").read_bytes()
+    assert (run / EXTRA_POOL).exists()
+    two = write_mined(tmp_path / "mine-2", BOX, BOX)
+    refresh_pools(run, two)
+    assert (run / POOL).read_bytes() == (two / "pool.json").read_bytes()
+    assert not (run / EXTRA_POOL).exists()  # this mining has none
+    assert {path.name for path in run.iterdir()} == {POOL, ".pools.json"}
+
+
+def test_refresh_pools_keeps_an_edited_pool_of_the_same_mining(run: Path, tmp_path: Path) -> None:
+    mined = write_mined(tmp_path / "mine-1", BOX, extra=True)
+    refresh_pools(run, mined)
+    edited, other = edit(run, BOX, BOX), edit(run, name=EXTRA_POOL)
+    refresh_pools(run, mined)
+    assert (run / POOL).read_bytes() == edited
+    assert (run / EXTRA_POOL).read_bytes() == other
+
+
+def test_refresh_pools_sets_an_edited_pool_of_another_mining_aside(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refresh_pools(run, write_mined(tmp_path / "mine-1", BOX))
+    for name in ("pool-edited.json", "pool-edited-2.json"):
+        edited = edit(run)
+        new = write_mined(tmp_path / f"mine-{name}", BOX, BOX)
+        refresh_pools(run, new)
+        assert (run / name).read_bytes() == edited
+        assert (run / POOL).read_bytes() == (new / "pool.json").read_bytes()
+        assert name in capsys.readouterr().err
+
+
+def test_refresh_pools_restores_a_deleted_pool(run: Path, tmp_path: Path) -> None:
+    mined = write_mined(tmp_path / "mine-1", BOX)
+    refresh_pools(run, mined)
+    (run / POOL).unlink()
+    refresh_pools(run, mined)
+    assert (run / POOL).read_bytes() == (mined / "pool.json").read_bytes()
+
+
+def test_refresh_pools_after_a_kill_before_the_origin_was_written(
+    run: Path, tmp_path: Path
+) -> None:
+    one, two = write_mined(tmp_path / "mine-1", BOX), write_mined(tmp_path / "mine-2", BOX, BOX)
+    refresh_pools(run, one)
+    (run / POOL).write_bytes((two / "pool.json").read_bytes())  # and then the process died
+    refresh_pools(run, two)
+    refresh_pools(run, one)
+    assert (run / POOL).read_bytes() == (one / "pool.json").read_bytes()
+    assert not (run / "pool-edited.json").exists()
+
+
+@pytest.mark.parametrize("damage", [b"", b"[]", b"{", b'{"pool.json": 3}'])
+def test_refresh_pools_without_knowing_the_origin_overwrites_no_edit(
+    run: Path, tmp_path: Path, damage: bytes
+) -> None:
+    mined = write_mined(tmp_path / "mine-1", BOX)
+    refresh_pools(run, mined)
+    edited = edit(run)
+    (run / ".pools.json").write_bytes(damage)
+    refresh_pools(run, mined)
+    assert (run / POOL).read_bytes() == edited
+
+
+def test_edits_counts_removed_added_and_relabelled_boxes(run: Path, tmp_path: Path) -> None:
+    boxes = [BOX | {"bbox": [n, n, 10, 10]} for n in range(4)]
+    mined = write_mined(tmp_path / "mine-1", *boxes)
+    refresh_pools(run, mined)
+    assert edits(run, mined) == {"edited": False}
+    edit(run, *boxes[1:3], boxes[3] | {"category_id": 4}, BOX | {"image_id": 2}, BOX)
+    assert edits(run, mined) == {
+        "edited": True, "boxes": 5, "removed": 1, "added": 2, "relabelled": 1,
+    }  # fmt: skip
+
+
+def test_edits_of_a_file_that_is_no_pool(run: Path, tmp_path: Path) -> None:
+    mined = write_mined(tmp_path / "mine-1", BOX)
+    (run / POOL).write_text("{}")
+    assert edits(run, mined)["boxes"] == 0

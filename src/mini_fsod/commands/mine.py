@@ -79,8 +79,9 @@ def mine_command(
     for folder in (run / "mine", run / "mine" / EXTRA):
         if is_file(folder / "thresholds.json"):
             console.table(mined_table(folder))
-            console.note(f"{folder}: pool.json, candidates.json, thresholds.json")
-    console.note(f"to train on the new pool: mini run {shlex.quote(str(run))}")
+            console.note(f"sheets, candidates and thresholds: {folder}")
+    console.note(f"mined boxes, which you may correct before training: {run / 'pool.json'}")
+    console.note(f"to train on them: mini run {shlex.quote(str(run))}")
 
 
 def mined_table(folder: Path) -> Table:

@@ -228,7 +228,7 @@ def test_check_reports_data_without_annotations(tmp_path: Path, mini) -> None:
     path = tiny.write_coco(tmp_path, tiny.coco() | {"annotations": []})
     code, _, err = mini("check", path, "--no-sheet")
     assert code == 2
-    assert "no boxes" in err
+    assert "annotations.json: no boxes" in err
     assert "missing" not in err
     assert "1 problem in annotations.json\n" in err
 
@@ -282,7 +282,7 @@ def test_check_does_not_warn_of_broken_exif(tmp_path: Path, mini) -> None:
     assert "Warning" not in err
 
 
-@pytest.mark.parametrize(("novel", "said"), [("bus,bus", "Named twice"), ("", "names no class")])
+@pytest.mark.parametrize(("novel", "said"), [("bus,bus", "Named twice"), ("", "--novel is empty")])
 def test_check_reports_a_wrong_novel_option_with_other_problems(
     tmp_path: Path, mini, novel: str, said: str
 ) -> None:

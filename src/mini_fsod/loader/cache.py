@@ -143,7 +143,7 @@ def _write(
             f"{place.parent}: the decoded pictures take {console.size(total)}, but only "
             f"{console.size(free)} are free there.",
             "Free some space, or choose another folder for the cache; a run can do without one "
-            "(data.feed: stream).",
+            "(data.loading: stream).",
         )
     part = place.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)  # of a writer that was killed: we hold its lock

@@ -306,7 +306,7 @@ def _send(host: Tensor, device: torch.device) -> Tensor:
             raise UserError(
                 f"The decoded pictures take {console.size(host.numel())}, but {device} has only "
                 f"{console.size(free)} free.",
-                "A run can do without (data.feed: stream); else take a smaller short side.",
+                "A run can do without (data.loading: stream); else take a smaller short side.",
             )
     there = torch.empty(host.shape, dtype=torch.uint8, device=device)
     for at in range(0, len(host), CHUNK):

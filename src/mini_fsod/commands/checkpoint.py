@@ -44,7 +44,7 @@ def run_slim(run_or_checkpoint: Path, out: Path) -> None:
     done = checkpoint.slim(path, out)
     if done.kept:
         console.note(f"the frozen layers stay in the file. {done.kept}")
-    for name in done.whole:
+    for name in done.float32:
         console.note(f"{name} is beyond float16's range and stays as it is")
     before, after = (f"{p.stat().st_size / 2**20:.1f}" for p in (path, out))
     console.note(f"{out}: {after} MiB instead of {before}")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from helpers import tiny
 from mini_fsod.data.check import box_problems, picture_problems
-from mini_fsod.data.read import look
+from mini_fsod.data.read import read_with_problems
 from mini_fsod.data.repair import repair, write_repaired
 from mini_fsod.errors import UserError
 from mini_fsod.labels import LabelMap
@@ -119,7 +119,7 @@ def sound_coco(text: bytes) -> set[tuple[str, str, tuple[float, ...]]] | None:
 def told_or_read(path: Path) -> set[tuple[str, str, tuple[float, ...]]] | None:
     """What was read, or None if something was told; nothing else may happen."""
     try:
-        data, problems = look(path)
+        data, problems = read_with_problems(path)
     except UserError as error:
         if not (error.what and error.fix):
             raise AssertionError("an error without words") from error
@@ -260,7 +260,7 @@ def test_a_repaired_copy_is_sound(tmp_path_factory: pytest.TempPathFactory, text
     path.write_bytes(text)
     out = home / "repaired"
     shutil.rmtree(out, ignore_errors=True)
-    data, _ = look(path)
+    data, _ = read_with_problems(path)
     good = repair(data, picture_problems(data, decode=True)[1])
     if len(good.data):
         write_repaired(out, good.data, good.labels(LabelMap(data.classes[1:], data.classes[:1])))

@@ -11,13 +11,13 @@ import pytest
 
 from helpers import tiny
 from mini_fsod.data.dataset import Dataset
-from mini_fsod.data.duplicates import alike, copy_notes, leak_problems
+from mini_fsod.data.duplicates import copy_notes, leak_problems, same_content
 from mini_fsod.data.read import read
 
 
 def told(data: Dataset) -> tuple[list[tuple[str, str]], list[str]]:
     """(record, what) of each leak, and the notes."""
-    groups = alike([data.path(i) for i in range(len(data))])
+    groups = same_content([data.path(i) for i in range(len(data))])
     problems = leak_problems(data, groups)
     assert {p.kind for p in problems} <= {"set-leak"}
     return [(p.record, p.what) for p in problems], copy_notes(data, groups)
@@ -28,8 +28,8 @@ def test_files_of_the_same_content(tmp_path: Path) -> None:
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     paths = [tmp_path / name for name in (*contents, "missing", "a" * 300, "a\0b")]
-    assert alike(paths) == [[0, 2, 5], [1, 4]]
-    assert alike(paths[2:4]) == alike([]) == []
+    assert same_content(paths) == [[0, 2, 5], [1, 4]]
+    assert same_content(paths[2:4]) == same_content([]) == []
 
 
 def test_what_is_tested_may_not_be_trained_on(tmp_path: Path) -> None:

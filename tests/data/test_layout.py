@@ -13,8 +13,8 @@ from PIL import Image
 
 from helpers import tiny
 from mini_fsod.data.check import picture_problems
-from mini_fsod.data.layout import coco_files, data_folder, name_of, place_pictures
-from mini_fsod.data.read import look, read
+from mini_fsod.data.layout import coco_files, data_folder, locate_pictures, name_of
+from mini_fsod.data.read import read, read_with_problems
 from mini_fsod.errors import UserError
 
 
@@ -51,12 +51,12 @@ def test_names_that_go_up_to_the_data_folder(tmp_path: Path) -> None:
     for path in (tmp_path, file):
         assert read(path).files == ("images/a.png", "images/b.png", "images/c.png")
     # from a file that lies in the data folder itself they leave it
-    _, problems = look(write(tmp_path / "b.json", content))
+    _, problems = read_with_problems(write(tmp_path / "b.json", content))
     assert [p.kind for p in problems] == ["path-outside"] * 3
     # as they do with a folder of their own, and where they go up further
-    assert len(look(file, root=tmp_path / "images")[1]) == 3
+    assert len(read_with_problems(file, root=tmp_path / "images")[1]) == 3
     content["images"][0]["file_name"] = "../images/../../a.png"
-    assert [p.record for p in look(write(file, content))[1]] == ["image 10"]
+    assert [p.record for p in read_with_problems(write(file, content))[1]] == ["image 10"]
 
 
 def test_the_place_with_most_pictures_wins(tmp_path: Path) -> None:
@@ -66,9 +66,9 @@ def test_the_place_with_most_pictures_wins(tmp_path: Path) -> None:
     for n in range(400, 1000):
         (tmp_path / "images" / f"{n}.png").touch()
     (tmp_path / "0.png").touch()
-    assert place_pictures(tmp_path / "a.json", names)[1][7] == "images/7.png"
-    assert place_pictures(tmp_path / "a.json", ())[1] == ()
-    assert place_pictures(tmp_path / "a.json", ("x" * 300, "a\ud800"))[1][0] == "x" * 300
+    assert locate_pictures(tmp_path / "a.json", names)[1][7] == "images/7.png"
+    assert locate_pictures(tmp_path / "a.json", ())[1] == ()
+    assert locate_pictures(tmp_path / "a.json", ("x" * 300, "a\ud800"))[1][0] == "x" * 300
 
 
 @pytest.mark.parametrize("kind", ["folder", "dangling", "pipe", "loop"])
@@ -81,7 +81,7 @@ def test_what_is_no_file_is_told_by_name(tmp_path: Path, kind: str) -> None:
         os.mkfifo(odd)
     else:
         odd.symlink_to("nowhere" if kind == "dangling" else "b.json")
-    data, problems = look(tmp_path)
+    data, problems = read_with_problems(tmp_path)
     assert len(data) == 3
     assert [(p.kind, p.file) for p in problems] == [("json-broken", "b.json")]
     assert "cannot be read" in problems[0].what
@@ -110,7 +110,7 @@ def test_unreadable_json_and_folders_are_told(stranger: Path) -> None:
     (stranger / "b.json").write_text("{}")
     (stranger / "b.json").chmod(0)
     give_up_rights()
-    assert [(p.file, p.what) for p in look(stranger)[1]] == [
+    assert [(p.file, p.what) for p in read_with_problems(stranger)[1]] == [
         ("b.json", "cannot be read (Permission denied)")
     ]
 
@@ -125,14 +125,14 @@ def test_unreadable_folders_are_told(stranger: Path) -> None:
     (stranger / "plain" / "x").chmod(0)
     (stranger / "closed").mkdir(mode=0)
     give_up_rights()
-    assert [p.kind for p in look(stranger / "voc")[1]] == ["folder-unreadable"]
-    data, problems = look(stranger / "plain")
+    assert [p.kind for p in read_with_problems(stranger / "voc")[1]] == ["folder-unreadable"]
+    data, problems = read_with_problems(stranger / "plain")
     assert len(data) == 3
     assert [(p.kind, p.file) for p in problems] == [("folder-unreadable", "x")]
     with pytest.raises(UserError, match="cannot be read"):
-        look(stranger / "closed")
+        read_with_problems(stranger / "closed")
     with pytest.raises(UserError, match="no such file"):
-        look(stranger / "closed" / "below")
+        read_with_problems(stranger / "closed" / "below")
 
 
 def test_unreadable_annotations_are_told(stranger: Path) -> None:
@@ -143,8 +143,11 @@ def test_unreadable_annotations_are_told(stranger: Path) -> None:
     (stranger / "yolo" / "labels" / "train" / "a.txt").chmod(0)
     (stranger / "yolo" / "images" / "val" / "c.png").chmod(0)
     give_up_rights()
-    assert [p.kind for p in look(stranger / "voc")[1]] == ["list-unreadable", "xml-broken"]
-    data, problems = look(stranger / "yolo")
+    assert [p.kind for p in read_with_problems(stranger / "voc")[1]] == [
+        "list-unreadable",
+        "xml-broken",
+    ]
+    data, problems = read_with_problems(stranger / "yolo")
     assert [p.kind for p in problems] == ["label-broken"]
     assert [p.kind for p in picture_problems(data, False)[0]] == ["picture-unreadable"]
 
@@ -223,6 +226,6 @@ def test_file_names_that_are_no_text(tmp_path: Path) -> None:
         Image.new("RGB", (5, 5)).save(os.fsencode(tmp_path) + b"/\xff.png")
     except OSError:
         pytest.skip("this file system takes text alone")
-    data, problems = look(tmp_path)
+    data, problems = read_with_problems(tmp_path)
     assert len(data) == 3
     assert [(p.kind, p.file) for p in problems] == [("name-wrong", '"\\udcff.png"')]

@@ -9,7 +9,7 @@ import pytest
 
 from helpers import tiny
 from mini_fsod.data.layout import coco_files
-from mini_fsod.data.read import look, read
+from mini_fsod.data.read import read, read_with_problems
 from mini_fsod.errors import DataError
 
 FOREIGN = {"version": "5.0", "shapes": [], "imagePath": "a.png", "images": 3}
@@ -64,7 +64,7 @@ def test_data_yaml_under_another_name(tmp_path: Path, name: str) -> None:
     (tmp_path / "data.yaml").rename(tmp_path / name)
     (tmp_path / "hyp.yaml").write_text("lr: 0.1\n")
     (tmp_path / "broken.yaml").write_text("a: [")
-    data, problems = look(tmp_path)
+    data, problems = read_with_problems(tmp_path)
     assert (data.kind, problems) == ("yolo", [])
     assert tiny.boxes_of(data) == tiny.EXPECTED
 
@@ -101,7 +101,7 @@ def test_what_a_plain_folder_does_not_read_is_noted(tmp_path: Path, mini) -> Non
 def test_foreign_json_beside_coco_is_left_out(tmp_path: Path, mini) -> None:
     path = tiny.write_coco(tmp_path)
     (tmp_path / "meta.json").write_text(json.dumps(FOREIGN))
-    data, problems = look(tmp_path)
+    data, problems = read_with_problems(tmp_path)
     assert (tiny.boxes_of(data), problems) == (tiny.EXPECTED, [])
     assert data.notes == ("not COCO, left out: meta.json",)
     code, _, err = mini("check", path.parent, "--no-sheet")
@@ -113,7 +113,7 @@ def test_foreign_json_alone_is_one_problem(tmp_path: Path) -> None:
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_text(json.dumps(FOREIGN))
     for path in (tmp_path, tmp_path / "a.json"):
-        (problem,) = look(path)[1]
+        (problem,) = read_with_problems(path)[1]
         assert (problem.kind, problem.file) == ("not-coco", "a.json")
         assert "known layouts" in problem.fix
         with pytest.raises(DataError, match="not COCO"):
@@ -137,14 +137,14 @@ def test_our_own_results_in_the_folder(tmp_path: Path, mini, kind: str) -> None:
         out = mini(words[0], tmp_path / "other", *words[1:], "--json")[1]
         (home / f"{words[0]}.json").write_text(out)
     assert coco_files(home)[1] == []
-    data, problems = look(home)
+    data, problems = read_with_problems(home)
     assert (len(data), problems) == (3, [])
     assert bool(data.notes) == (kind == "plain")
 
 
 def test_a_damaged_file_is_told_though_few_of_its_keys_are_seen(tmp_path: Path) -> None:
     tiny.write_coco(tmp_path, json.dumps(tiny.coco())[:200])
-    assert [p.kind for p in look(tmp_path)[1]] == ["json-broken"]
+    assert [p.kind for p in read_with_problems(tmp_path)[1]] == ["json-broken"]
 
 
 def test_yolo_without_data_yaml(tmp_path: Path, mini) -> None:
@@ -153,7 +153,7 @@ def test_yolo_without_data_yaml(tmp_path: Path, mini) -> None:
     (tmp_path / "labels" / "a.txt").write_text("0 0.5 0.5 0.2 0.2\n")
     (tmp_path / "classes.txt").write_text("bird\nred car\n")
     (tmp_path / "notes.json").write_text('{"categories": [], "info": {}}')
-    (problem,) = look(tmp_path)[1]
+    (problem,) = read_with_problems(tmp_path)[1]
     assert (problem.kind, problem.file) == ("yaml-missing", "data.yaml")
     assert '`names: ["bird", "red car"]`' in problem.fix
     assert mini("check", tmp_path, "--no-sheet")[0] == 2
@@ -165,13 +165,13 @@ def test_a_configuration_that_cannot_be_read_is_one_problem(tmp_path: Path) -> N
     tiny.write_yolo(tmp_path)
     for text in ("names: [a", "- a list"):
         (tmp_path / "data.yaml").write_text(text)
-        assert len(look(tmp_path)[1]) == 1
+        assert len(read_with_problems(tmp_path)[1]) == 1
 
 
 def test_pictures_in_data(tmp_path: Path, mini) -> None:
     (tmp_path / "labels.json").write_text(json.dumps(tiny.coco()))
     code, _, err = mini("check", tmp_path, "--no-sheet")
     assert code == 2
-    assert "fix: give the .json file, and name the folder of the pictures with --root" in err
+    assert "fix: give the .json file, and name the folder of the images with --root" in err
     tiny.write_pictures(tmp_path / "data")
     assert read(tmp_path).files[0] == "data/a.png"

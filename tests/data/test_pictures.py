@@ -10,20 +10,20 @@ from PIL import Image
 
 from helpers import tiny
 from mini_fsod.data.check import picture_problems
-from mini_fsod.data.folder import unread_kinds
+from mini_fsod.data.folder import unread_formats
 from mini_fsod.data.pictures import picture_size
-from mini_fsod.data.read import look, read
+from mini_fsod.data.read import read, read_with_problems
 from mini_fsod.errors import UserError
 
 HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(100)
 
 
 def test_they_are_counted_by_kind() -> None:
-    assert unread_kinds([]) == ()
-    assert unread_kinds(["x/IMG_1.HEIC"]) == (
+    assert unread_formats([]) == ()
+    assert unread_formats(["x/IMG_1.HEIC"]) == (
         "1 file is a picture of a kind that is not read: 1 x .heic; save it as JPEG or PNG",
     )
-    assert unread_kinds(["a.heic", "b.GIF", "c.HEIC"]) == (
+    assert unread_formats(["a.heic", "b.GIF", "c.HEIC"]) == (
         "3 files are pictures of kinds that are not read: 1 x .gif, 2 x .heic; "
         "save them as JPEG or PNG",
     )
@@ -42,7 +42,7 @@ def test_they_are_noted_in_a_plain_folder(tmp_path: Path, mini: Any) -> None:
 def test_a_folder_of_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "1.heic").write_bytes(HEIC)
     with pytest.raises(UserError, match=r"neither annotations nor pictures .* 1 x \.heic; save"):
-        look(tmp_path)
+        read_with_problems(tmp_path)
 
 
 def test_they_are_noted_in_the_folders_of_yolo(tmp_path: Path) -> None:
@@ -50,10 +50,10 @@ def test_they_are_noted_in_the_folders_of_yolo(tmp_path: Path) -> None:
     text = (home / "data.yaml").read_text()
     (home / "data.yaml").write_text(text.replace("val: images/val", "val: images"))  # seen twice
     (home / "images" / "train" / "d.heic").write_bytes(HEIC)
-    assert read(home).notes == unread_kinds(["d.heic"])
+    assert read(home).notes == unread_formats(["d.heic"])
     (home / "train.txt").write_text("images/train/a.png\nimages/train/d.heic\n")
     (home / "data.yaml").write_text(text.replace("images/train", "train.txt"))
-    (problem,) = look(home)[1]
+    (problem,) = read_with_problems(home)[1]
     assert (problem.kind, problem.record) == ("list-broken", "line 2")
     assert "is a picture of a kind that is not read" in problem.what
     assert problem.fix == "save it as JPEG or PNG"
@@ -73,10 +73,10 @@ def test_annotations_that_name_one(tmp_path: Path, kind: str) -> None:
             xml.write_text(xml.read_text().replace("a.png", "a.HEIC"))
     (pictures / "a.png").unlink()
     (pictures / "a.HEIC").write_bytes(HEIC)
-    data, problems = look(path)
+    data, problems = read_with_problems(path)
     assert problems == []
     (problem,), sizes = picture_problems(data, decode=True)
-    assert problem.kind == "picture-kind"
+    assert problem.kind == "picture-format"
     assert problem.record.endswith("a.HEIC")
     assert problem.what == "a picture of a kind that is not read (.heic)"
     assert problem.fix.startswith("save the picture as JPEG or PNG")
@@ -112,13 +112,13 @@ def test_turned_pictures_may_be_declared_as_seen(tmp_path: Path) -> None:
     """A telephone's picture is stored lying and shown standing; annotations may mean either."""
     path = tiny.write_coco(tmp_path)
     turned(tmp_path / "a.png")  # declared as seen
-    problems, sizes = picture_problems(look(path)[0], decode=False)
+    problems, sizes = picture_problems(read_with_problems(path)[0], decode=False)
     assert problems == []
     assert sizes[0] == (100, 80)
     alone = tmp_path / "alone"  # nobody has declared anything
     alone.mkdir()
     (tmp_path / "a.png").rename(alone / "a.png")
-    assert picture_problems(look(alone)[0], decode=False)[1] == {0: (100, 80)}
+    assert picture_problems(read_with_problems(alone)[0], decode=False)[1] == {0: (100, 80)}
 
 
 def test_tiff_is_turned_by_its_reader(tmp_path: Path) -> None:

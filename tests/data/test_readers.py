@@ -11,7 +11,7 @@ from PIL import Image
 
 from helpers import tiny
 from mini_fsod.data.dataset import Dataset
-from mini_fsod.data.read import look, read
+from mini_fsod.data.read import read, read_with_problems
 from mini_fsod.data.write import write_coco
 from mini_fsod.errors import DataError, UserError
 from mini_fsod.labels import split_by_novel
@@ -154,7 +154,7 @@ def test_written_coco_reads_back_the_same(tmp_path: Path) -> None:
     assert content["info"]["label_map"] == labels.to_json()
     assert [i["source_id"] for i in content["images"]] == ["a", "b", "c"]
     assert all(isinstance(i["id"], int) for i in content["images"])
-    back, problems = look(tmp_path / "out.json", root=tmp_path / "voc")
+    back, problems = read_with_problems(tmp_path / "out.json", root=tmp_path / "voc")
     assert problems == []
     assert tiny.boxes_of(back) == tiny.EXPECTED
     assert back.boxes.difficult.tolist() == source.boxes.difficult.tolist()

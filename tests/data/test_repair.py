@@ -8,14 +8,14 @@ from PIL import Image
 
 from helpers import tiny
 from mini_fsod.data.check import box_problems, class_problems, picture_problems
-from mini_fsod.data.read import look, read
+from mini_fsod.data.read import read, read_with_problems
 from mini_fsod.data.repair import repair, write_repaired
 from mini_fsod.errors import UserError
 from mini_fsod.labels import LabelMap
 
 
 def fix(path: Path, out: Path, source: Path | None = None) -> None:
-    data, _ = look(path)
+    data, _ = read_with_problems(path)
     good = repair(data, picture_problems(data, decode=True)[1]).data
     write_repaired(out, good, LabelMap(good.classes, ()), source)
 
@@ -96,8 +96,8 @@ def test_what_was_done_is_said_by_kind(tmp_path: Path, mini) -> None:
         "1 x size-missing: the picture's own size stated, where it could be read",
         "1 x flag-wrong: left out",
         "1 x area-wrong: taken from the box",
-        "1 x id-twice: numbered anew",
-        "1 x class-twice: united under the name with the most boxes",
+        "1 x id-duplicate: numbered anew",
+        "1 x class-duplicate: united under the name with the most boxes",
         "1 x box-no-area: left out",
         "1 x picture-unreadable: the image left out, with its boxes",
         '"Bird" is called "bird"',
@@ -139,8 +139,8 @@ def test_boxes_that_are_there_twice_are_taken_once(tmp_path: Path, mini) -> None
     ]
     said = lines(tiny.write_coco(tmp_path / "in", content), tmp_path / "out", mini)
     assert said == [
-        "1 x class-twice: united under the name with the most boxes",
-        "1 x box-twice: taken once",
+        "1 x class-duplicate: united under the name with the most boxes",
+        "1 x box-duplicate: taken once",
         '"Bird" is called "bird"',
         "2 x box-outside: 1 clipped to the picture, 1 left out",
         "2 more boxes left out: after all this the same as another",
@@ -158,7 +158,7 @@ def test_ids_of_one_picture_are_united(tmp_path: Path, mini) -> None:
     content["annotations"] += [content["annotations"][0] | {"id": 9, "image_id": 20}]
     said = lines(tiny.write_coco(tmp_path / "in", content), tmp_path / "out", mini)
     assert said == [
-        "1 x picture-twice: united under the first id, with the boxes of all",
+        "1 x picture-duplicate: united under the first id, with the boxes of all",
         "1 more box left out: after all this the same as another",
     ]
     data = read(tmp_path / "out")
@@ -185,8 +185,8 @@ def test_ids_with_two_meanings_are_said(tmp_path: Path, mini) -> None:
     content["images"][1]["id"] = 10
     content["categories"][1]["id"] = 7
     assert lines(tiny.write_coco(tmp_path / "in", content), tmp_path / "out", mini) == [
-        "1 x id-twice: images of that id left out, with their boxes",
-        "1 x id-twice: boxes of that category left out, as it is open what they are",
+        "1 x id-duplicate: images of that id left out, with their boxes",
+        "1 x id-duplicate: boxes of that category left out, as it is open what they are",
         "2 x id-unknown: left out",
     ]
 

@@ -65,7 +65,9 @@ def test_the_order_of_records_does_not_matter(tmp_path: Path) -> None:
 
 def test_the_sample_of_a_seed_never_changes() -> None:
     data = crowd_of(20, 200)
-    digests = [sample_digest(balanced_set(data, draw_shots(data, LABELS, 5, seed))) for seed in (0, 1)]
+    digests = [
+        sample_digest(balanced_set(data, draw_shots(data, LABELS, 5, seed))) for seed in (0, 1)
+    ]
     assert [d[:16] for d in digests] == GOLDEN
 
 
@@ -123,7 +125,7 @@ def test_sample_command_writes_the_sample(tmp_path: Path, mini) -> None:
     path, out = tiny.write_coco(tmp_path / "data"), tmp_path / "shots.json"
     code, _, said = mini("sample", path, "--novel", "bird", "--shots", 1, "-o", out)
     assert code == 0
-    assert "boxes that a run hides from training, to judge what is mined: bird 1" in said
+    assert "other novel boxes, hidden from training and used to audit mining: bird 1" in said
     content = json.loads(out.read_text())
     names = {c["id"]: c["name"] for c in content["categories"]}
     drawn = Counter(names[a["category_id"]] for a in content["annotations"])

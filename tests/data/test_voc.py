@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers import tiny
-from mini_fsod.data.read import look, read
+from mini_fsod.data.read import read, read_with_problems
 from mini_fsod.errors import UserError
 
 
@@ -55,7 +55,7 @@ def test_long_names_and_words_stay_out_of_messages(tmp_path: Path) -> None:
     tiny.write_voc(tmp_path)
     xml = tmp_path / "VOC2007" / "Annotations" / "a.xml"
     xml.write_text(f"<{'x' * 5000}/>")
-    (problem,) = look(tmp_path)[1]
+    (problem,) = read_with_problems(tmp_path)[1]
     assert len(problem.what) < 100
 
 
@@ -63,4 +63,4 @@ def test_loops_of_links(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     for path in (tmp_path / "loop", tmp_path / ("a" * 300), tmp_path / "a\0b"):
         with pytest.raises(UserError, match="no such file"):
-            look(path)
+            read_with_problems(path)

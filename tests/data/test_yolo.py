@@ -12,7 +12,7 @@ from PIL import Image
 
 from helpers import tiny
 from mini_fsod.data.check import picture_problems
-from mini_fsod.data.read import look, read
+from mini_fsod.data.read import read, read_with_problems
 from mini_fsod.data.yolo import MOST_BYTES
 
 SETS = "train: images/train\nval: images/val\n"
@@ -59,7 +59,7 @@ def test_numbers_that_start_at_one(tmp_path: Path) -> None:
         ("a: &a [x, x]\nb: &b [*a, *a]\nnames: [*b]\n" + SETS, "yaml-broken"),
         (SETS + "names: [bird]\n#" + "x" * MOST_BYTES, "yaml-broken"),
         (SETS + "names: {0: bird, 0: bus}\n", "yaml-broken"),
-        (SETS + "names: [bird, bird, car]\n", "class-twice"),
+        (SETS + "names: [bird, bird, car]\n", "class-duplicate"),
         (SETS + "names: [bird, [], car]\n", "name-wrong"),
         (SETS + "names: [bird, , car]\n", "yaml-broken"),
         (SETS + 'names: [bird, "b\\ud800s", car]\n', "name-wrong"),
@@ -82,7 +82,7 @@ def test_wrong_configurations(tmp_path: Path, text: str, kind: str) -> None:
     tiny.write_yolo(tmp_path / "y")
     (tmp_path / "y" / "binary.txt").write_bytes(b"\xff\xfe\0")
     os.mkfifo(tmp_path / "y" / "pipe")
-    _, problems = look(configured(tmp_path / "y", text))
+    _, problems = read_with_problems(configured(tmp_path / "y", text))
     assert kind in [p.kind for p in problems]
     assert all(len(p.what) < 200 for p in problems)
 
@@ -96,7 +96,7 @@ def test_lists_of_pictures_and_byte_order_marks(tmp_path: Path) -> None:
     data = read(home)
     assert tiny.boxes_of(data) == tiny.EXPECTED
     (home / "train.txt").write_text("../a.png\nnotes.txt\n")
-    assert [p.record for p in look(home)[1]] == ["line 1", "line 2"]
+    assert [p.record for p in read_with_problems(home)[1]] == ["line 1", "line 2"]
 
 
 def test_sets_may_share_the_names_of_pictures(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_pictures_without_a_label_file_are_noted(tmp_path: Path, mini: Any) -> N
     (home / "labels" / "train" / "b.txt").write_text("")  # said: there is nothing
     assert read(home).notes == ()
     (home / "labels" / "train" / "b.txt").unlink()
-    data, problems = look(home)
+    data, problems = read_with_problems(home)
     assert (len(data), len(data.boxes), problems) == (3, 4, [])
     assert data.notes == (
         "without a label file, and so without objects: 1 of 3 pictures; "

@@ -10,7 +10,6 @@ import pytest
 import torch
 from PIL import Image
 
-from mini_fsod.commands.pretrain import run
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.read import read
 from mini_fsod.discriminator import pretrain as room
@@ -117,54 +116,3 @@ def test_the_queue_is_half_the_images_in_whole_batches(
     images: int, batch: int, wanted: int
 ) -> None:
     assert queue_length(images, batch) == wanted
-
-
-def command(photos: Path, out: Path, **changes: Any) -> None:
-    usual: dict[str, Any] = {
-        "subset": None,
-        "backbone": None,
-        "epochs": 2,
-        "minutes": None,
-        "batch": 8,
-        "size": 32,
-        "flip": False,
-        "whole": False,
-        "seed": 0,
-        "device": "cpu",
-        "cache": out.parent / "cache",
-    }
-    run(photos, out, **usual | changes)
-
-
-def test_the_command_says_what_it_made(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "own.safetensors"
-    command(photos, out)
-    assert "resnet18-narrow, 5 iterations on 20 images" in capsys.readouterr().err
-    command(photos, out)
-    assert "finished already" in capsys.readouterr().err
-    with pytest.raises(UserError, match="there already, after 5 iterations, not 10"):
-        command(photos, out, epochs=4.0)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"backbone": "resnet19"}, '"resnet19" cannot be pretrained. Did you mean "resnet1'),
-        ({"minutes": 1.0}, "How long"),
-        ({"epochs": float("inf")}, "would not end"),
-        ({"out": "weights.pth"}, "not a name for weights"),
-        ({"few": True}, "3 images cannot tell"),
-    ],
-)
-def test_what_cannot_be_done_is_told_before_anything_is_read(
-    photos: Path, tmp_path: Path, changes: dict[str, Any], words: str
-) -> None:
-    out = tmp_path / changes.pop("out", "own.safetensors")
-    if changes.pop("few", False):
-        for path in sorted(photos.iterdir())[3:]:
-            path.unlink()
-    with pytest.raises(UserError, match=words):
-        command(photos, out, **changes)
-    assert not (tmp_path / "cache").exists()

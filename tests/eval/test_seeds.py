@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from mini_fsod.eval.seeds import interval95, mean, over_seeds, student_t
+from mini_fsod.eval.seeds import interval95, mean_or_none, over_seeds, student_t
 
 
 def test_student_t_against_scipy():
@@ -41,7 +41,7 @@ def test_no_interval(values):
     [([1, 2, 6], 3), ([7], 7), ([1, None], None), ([None], None), ([], None)],
 )
 def test_mean(values, expected):
-    assert mean(values) == expected
+    assert mean_or_none(values) == expected
 
 
 def run(novel, base, detections):

@@ -13,15 +13,15 @@ import torch
 from PIL import Image
 
 from helpers import training as small
+from helpers.run_data import run_data
 from helpers.training import CPU, train_small
-from mini_fsod.config.load import resolve
 from mini_fsod.config.schema import Training
 from mini_fsod.data.subsets import arranged
 from mini_fsod.detector import build
 from mini_fsod.detector.settings import RoISettings, RPNSettings
 from mini_fsod.errors import UserError
 from mini_fsod.loader.schedule import Schedule
-from mini_fsod.runs.data import Material, inputs_from
+from mini_fsod.runs.data import inputs_from
 from mini_fsod.train import distributed, log, loop
 from mini_fsod.train import state as states
 from mini_fsod.train.distributed import (
@@ -83,10 +83,10 @@ def learn(
     learns too.
     """
     loop.LOG_EVERY_ELSEWHERE = 1
-    sets = [f"data.root={home / 'data'}", "data.novel=bird", f"data.cache={home / 'cache'}"]
-    sets += ["views.short=[64]", "views.test=64", "views.long=64"]
-    material = Material(resolve("demo", sets), CPU)
-    data = arranged(material.data, material.labels)
+    material = run_data(
+        home / "data", data__novel=["bird"], views__short=[64], views__test=64, views__long=64
+    )
+    data = arranged(material.whole, material.labels)
     batches, sizes = material.batches(data)
     schedule = Schedule(sizes, section.batch, (64,), 64, seed=0)
     inputs = inputs_from(batches, CPU)
@@ -193,12 +193,12 @@ def test_a_detector_goes_on_bitwise(home: Path, monkeypatch: pytest.MonkeyPatch)
     def stop_at_the_second(*of: Any) -> states.State:
         if states_seen:
             raise small.StopError
-        states_seen.append(gather(*of))
+        states_seen.append(snapshot(*of))
         return states_seen[0]
 
-    gather = states.snapshot
+    snapshot = states.snapshot
     with monkeypatch.context() as patch:
-        patch.setattr(states, "gather", stop_at_the_second)
+        patch.setattr(loop, "snapshot", stop_at_the_second)
         with pytest.raises(small.StopError):
             learn_alone(home, "broken", section, whole=True)
     state = states.read_state(home / "broken-0")

@@ -53,7 +53,7 @@ class Layer(NamedTuple):
 
     source: str  # as it is named in messages
     keys: Mapping[str, Any]
-    only: str = ""  # the key that the source itself names, as --set does
+    named_key: str = ""  # the key that `source` itself names, as that of --set does
 
 
 Found = tuple[tuple[int, int], Problem]  # a problem, and its position in the order of the keys
@@ -243,8 +243,8 @@ def _problem(layer: Layer, key: str, what: str, fix: str = FIX) -> Found:
         sections.index(section) if section in sections else len(sections) if key else -1,
         KEYS.index(key) if key in KEYS else len(KEYS),
     )
-    is_named = key == layer.only or key not in (*KEYS, *SECTIONS, "preset")
-    return position, Problem("config", layer.source, "" if is_named else key, what, fix)
+    is_in_source = key == layer.named_key or key not in (*KEYS, *SECTIONS, "preset")
+    return position, Problem("config", layer.source, "" if is_in_source else key, what, fix)
 
 
 def _unknown(key: str) -> str:

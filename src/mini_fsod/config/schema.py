@@ -360,7 +360,7 @@ class Tune(Training):
 
 
 class Config(Section):
-    # seed of training and new weights; shots have their own. Change it to measure the spread of runs
+    # seed of training and new weights; shots have another. Change it to measure the spread of runs
     seed: NonNegative = 0
     # auto (the first GPU, or the CPU), cpu, cuda or cuda:1. Change it to choose a GPU
     device: Device = "auto"

@@ -1,4 +1,4 @@
-"""One in-memory data set for every format: names and files as tuples, boxes as arrays."""
+"""One in-memory data set for every format: names as tuples, boxes as arrays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Bools = npt.NDArray[np.bool_]
 class Boxes:
     """B boxes, ordered by image and, within an image, as in the file.
 
-    A box may lie outside its image or have no area: what to do about it is the caller's decision.
+    A box may be outside its image or have no area.
     """
 
     image: Ints  # (B,) index of the box's image
@@ -47,7 +47,7 @@ class Boxes:
 
     @property
     def sound(self) -> Bools:
-        """(B,) finite boxes with area: what can be learnt from."""
+        """(B,) finite boxes with area."""
         xywh = self.xywh
         return np.asarray(np.isfinite(xywh).all(axis=1) & (xywh[:, 2:] > 0).all(axis=1))
 
@@ -56,7 +56,7 @@ class Boxes:
         return Boxes(**{name: getattr(self, name)[index] for name in self.__slots__})
 
     def joined(self, others: Boxes) -> Boxes:
-        """These boxes and others of the same images; within an image the others come behind."""
+        """These boxes and others of the same images; within an image, the others come last."""
         columns = {
             name: np.concatenate([getattr(self, name), getattr(others, name)])
             for name in self.__slots__
@@ -66,14 +66,14 @@ class Boxes:
 
     @property
     def content(self) -> bytes:
-        """Where they lie, what they show and how they count, for digests."""
+        """Images, coordinates, classes and flags, for digests."""
         flags = (self.crowd, self.ignore, self.difficult)
         columns = (self.image, self.label, self.xywh, *flags)
         return b"".join(np.ascontiguousarray(column).tobytes() for column in columns)
 
     @classmethod
     def of(cls, image: Sequence[int] | Ints, xywh: Any, label: Any, **columns: Any) -> Boxes:
-        """Boxes from columns in any order of images; flags that are not given are false."""
+        """Boxes from columns, sorted by image here; flags default to false."""
         images = np.asarray(image, dtype=np.int64)
         n = len(images)
         box = np.asarray(xywh, dtype=np.float64).reshape(n, 4)
@@ -102,22 +102,22 @@ NO_BOXES = Boxes.of([], np.zeros((0, 4)), [])
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """Annotated images: image i has `ids[i]`, the picture `root / files[i]`, a part of `boxes`."""
+    """Annotated images. Image i has the id `ids[i]` and the picture `root / files[i]`."""
 
     kind: str  # "coco", "voc", "yolo" or "folder"
     root: Path
     classes: tuple[str, ...]
     category_ids: tuple[int, ...]  # the file's own number of each class
-    ids: tuple[ImageId, ...]  # COCO's number; the file's stem otherwise
+    ids: tuple[ImageId, ...]  # COCO's number; in other formats, the file's stem
     files: tuple[str, ...]  # relative to root, with forward slashes
     sizes: Ints  # (I, 2) width, height as declared; 0, 0 where nothing is declared
     boxes: Boxes
-    sources: tuple[str, ...]  # (I,) the annotation file that speaks of the image
+    sources: tuple[str, ...]  # (I,) the annotation file of each image
     subsets: Mapping[str, Ints] = field(default_factory=dict)  # name: image indices
-    # (I,) ids that tell images of one image set apart, where `ids` had to be longer for all; or ()
+    # (I,) ids that are unique within an image set only; () if `ids` are as short
     short_ids: tuple[ImageId, ...] = ()
-    unread: tuple[str, ...] = ()  # what the files say beyond this, in words
-    notes: tuple[str, ...] = ()  # what lies there and was not read, a sentence each
+    unread: tuple[str, ...] = ()  # what the files contain beyond this, for people
+    notes: tuple[str, ...] = ()  # on files that were not read, for people
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -144,12 +144,12 @@ class Dataset:
         return replace(self, boxes=boxes)
 
     def select(self, images: Ints | Sequence[int]) -> Dataset:
-        """These images only, in this order, with their boxes. Subsets keep what is left of them."""
+        """These images, in this order, with their boxes. Image sets lose the other images."""
         chosen = np.asarray(images, dtype=np.int64)
-        place = np.full(len(self), -1, dtype=np.int64)
-        place[chosen] = np.arange(len(chosen))
-        boxes = self.boxes.take(place[self.boxes.image] >= 0)
-        boxes = replace(boxes, image=place[boxes.image])
+        new_index = np.full(len(self), -1, dtype=np.int64)
+        new_index[chosen] = np.arange(len(chosen))
+        boxes = self.boxes.take(new_index[self.boxes.image] >= 0)
+        boxes = replace(boxes, image=new_index[boxes.image])
         pick = chosen.tolist()
         return replace(
             self,
@@ -159,33 +159,33 @@ class Dataset:
             sources=tuple(self.sources[i] for i in pick),
             sizes=self.sizes[chosen],
             boxes=boxes.take(np.argsort(boxes.image, kind="stable")),
-            subsets={n: p[p >= 0] for n, i in self.subsets.items() for p in [place[i]]},
+            subsets={n: j[j >= 0] for n, i in self.subsets.items() for j in [new_index[i]]},
         )
 
     def subset(self, name: str) -> Dataset:
-        """The images of one image set, such as "trainval" or "test", with ids as short as can be.
+        """The images of one image set, such as "trainval" or "test".
 
-        Pictures of train and test may share their names; within the set they are then enough.
+        They get their short ids, if these are unique: pictures of train and test may share names.
         """
         if name not in self.subsets:
-            known = ", ".join(self.subsets) or "none: the data has a single set of images"
+            known = ", ".join(self.subsets) or "none"
             raise UserError(
                 f'The data has no image set "{name}".{nearest(name, self.subsets)}',
-                f"Image sets there: {known}.",
+                f"Image sets: {known}.",
             )
         part = self.select(self.subsets[name])
         if len(set(part.short_ids)) == len(part) > 0:
             return replace(part, ids=part.short_ids, short_ids=())
         return part
 
-    def shows(self, image: Ints, xywh: Floats) -> Bools:
-        """(n,) whether some of each box lies in its picture, as far as its size is declared."""
+    def overlaps_picture(self, image: Ints, xywh: Floats) -> Bools:
+        """(n,) whether each box overlaps its picture; true where its size is not declared."""
         size = self.sizes[image]
         with np.errstate(over="ignore", invalid="ignore"):
             within = (xywh[:, :2] < size) & (xywh[:, :2] + xywh[:, 2:] > 0)
         return np.asarray((within | (size < 1)).all(axis=1))
 
     def where(self, box: int) -> tuple[str, str]:
-        """(file, record) of a box, in the words of its format, for messages."""
-        word = {"coco": "annotation", "voc": "object", "yolo": "line"}.get(self.kind, "box")
-        return self.sources[int(self.boxes.image[box])], f"{word} {int(self.boxes.record[box])}"
+        """(file, record) of a box for messages, such as "annotation 17"."""
+        noun = {"coco": "annotation", "voc": "object", "yolo": "line"}.get(self.kind, "box")
+        return self.sources[int(self.boxes.image[box])], f"{noun} {int(self.boxes.record[box])}"

@@ -1,6 +1,6 @@
-"""Pictures that are there more than once: in the test set what was trained on, or for nothing.
+"""Duplicate pictures: training pictures in the test set, and copies within an image set.
 
-Files are compared byte by byte, by their digests. A picture that was saved anew is another one.
+Files are compared by their SHA-256. A picture that was saved again is another one.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from mini_fsod.data.subsets import shared_images, testing_part, training_part
 from mini_fsod.errors import Problem
 from mini_fsod.files import digest
 
-SHOWN = 3  # copies that a note names
+NAMED = 3  # copies that a note names
 
 
-def alike(paths: Sequence[Path]) -> list[list[int]]:
-    """Places in `paths` of files with the same content, a group each; of no two files: none.
+def same_content(paths: Sequence[Path]) -> list[list[int]]:
+    """Groups of two or more indices into `paths` of files with the same content.
 
-    Only files of one length are read. Those that cannot be read are like no other.
+    Only files of equal length are read. Those that cannot be read are in no group.
     """
     lengths: dict[int, list[int]] = {}
     for i, path in enumerate(paths):
@@ -40,16 +40,16 @@ def alike(paths: Sequence[Path]) -> list[list[int]]:
             return f"unread {i}"
 
     groups: dict[str, list[int]] = {}
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashing lets go of the lock
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashing releases the GIL
         for i, found in zip(likely, pool.map(content, likely), strict=True):
             groups.setdefault(found, []).append(i)
     return [group for group in groups.values() if len(group) > 1]
 
 
 def leak_problems(data: Dataset, groups: Sequence[Sequence[int]]) -> list[Problem]:
-    """Pictures to test or validate with that are trained on too, under the same or another name.
+    """Test or validation pictures that are in the training set too, under any name.
 
-    `groups`: images whose pictures are the same. Data without image sets have no such picture.
+    `groups` are images with the same picture. Data without image sets have no leaks.
     """
     trained, tested, names = _roles(data)
     pairs = {i: i for i in np.flatnonzero(trained & (tested >= 0)).tolist()}
@@ -60,17 +60,17 @@ def leak_problems(data: Dataset, groups: Sequence[Sequence[int]]) -> list[Proble
     part = training_part(data) or "the training images"
     problems = []
     for i, known in sorted(pairs.items()):
-        own, other = data.files[i], data.files[known]
-        record = f"image {data.ids[i]}: {own[:200]}"
-        under = "" if own == other else f", as {other[:200]}"
-        what = f"the picture is in {names[int(tested[i])]}, and in {part} too{under}"
-        fix = "take the picture out of one of the image sets: what was trained on tests nothing"
+        file, other = data.files[i], data.files[known]
+        record = f"image {data.ids[i]}: {file[:200]}"
+        name = "" if file == other else f", as {other[:200]}"
+        what = f"the picture is in {names[int(tested[i])]} and in {part}{name}"
+        fix = "remove the picture from one of the image sets"
         problems.append(Problem("set-leak", data.sources[i], record, what, fix))
     return problems
 
 
 def copy_notes(data: Dataset, groups: Sequence[Sequence[int]]) -> list[str]:
-    """A sentence about pictures that are copies of others, but for those that are leaks."""
+    """A note on pictures that are copies of others; leaks are problems, and not repeated here."""
     trained, tested, _ = _roles(data)
     copies = []
     for group in groups:
@@ -80,15 +80,15 @@ def copy_notes(data: Dataset, groups: Sequence[Sequence[int]]) -> list[str]:
         copies += [f"{other[:200]} of {first[:200]}" for other in others]
     if not copies:
         return []
-    more = f" and {len(copies) - SHOWN:,} more" if len(copies) > SHOWN else ""
-    are = "1 picture is a copy" if len(copies) == 1 else f"{len(copies):,} pictures are copies"
-    return [f"{are} of another: {', '.join(copies[:SHOWN])}{more}"]
+    more = f" and {len(copies) - NAMED:,} more" if len(copies) > NAMED else ""
+    count = "1 picture is a copy" if len(copies) == 1 else f"{len(copies):,} pictures are copies"
+    return [f"{count} of another: {', '.join(copies[:NAMED])}{more}"]
 
 
 def _roles(data: Dataset) -> tuple[Bools, Ints, list[str]]:
-    """(I,) images that are trained on, (I,) the test or validation set of each or -1, their names.
+    """(I,) training images, (I,) the test or validation set of each or -1, names of these sets.
 
-    VOC's val is a part of trainval: it is tested where there is no test set, and trained on else.
+    VOC's val is part of trainval: scored on where there is no test set, else trained on.
     """
     part, test = training_part(data), testing_part(data)
     names = [n for n in data.subsets if n.startswith(("test", "val")) and "/" not in n]
@@ -102,6 +102,6 @@ def _roles(data: Dataset) -> tuple[Bools, Ints, list[str]]:
             elif shared_images(data.subset(name), data.subset(part)).all():
                 names.remove(name)
     tested = np.full(len(data), -1, dtype=np.int64)
-    for place, name in enumerate(names):
-        tested[data.subsets[name]] = place
+    for n, name in enumerate(names):
+        tested[data.subsets[name]] = n
     return (trained & (tested < 0) if part is None else trained), tested, names

@@ -17,24 +17,24 @@ from mini_fsod.errors import Problem
 
 
 def pictures_below(
-    folder: Path, tell: Callable[[Problem], None], skip: Callable[[str], None]
+    folder: Path, report: Callable[[Problem], None], skip: Callable[[str], None]
 ) -> list[str]:
-    """Paths of all pictures below a folder, relative to it, in the same order on every machine.
+    """Sorted paths of all pictures below a folder, relative to it.
 
-    `skip` is told of pictures of kinds that are not read.
+    `skip` gets the pictures of unsupported formats.
     """
     found = []
 
     def unreadable(error: OSError) -> None:
-        place = Path(error.filename or folder)
-        name = place.relative_to(folder).as_posix() if folder in place.parents else place.name
+        path = Path(error.filename or folder)
+        name = path.relative_to(folder).as_posix() if folder in path.parents else path.name
         what = f"the folder cannot be read ({error.strerror})"
-        tell(Problem("folder-unreadable", name, "", what, "make it readable"))
+        report(Problem("folder-unreadable", name, "", what, "make it readable"))
 
-    for place, folders, files in os.walk(folder, onerror=unreadable):
+    for parent, folders, files in os.walk(folder, onerror=unreadable):
         folders[:] = [f for f in folders if not f.startswith(".")]
-        prefix = Path(place).relative_to(folder).as_posix()
-        for name in _unread_among(files):
+        prefix = Path(parent).relative_to(folder).as_posix()
+        for name in _unread_pictures(files):
             skip(name if prefix == "." else f"{prefix}/{name}")
         for name in files:
             if not is_picture(name) or name.startswith("."):
@@ -43,35 +43,38 @@ def pictures_below(
             if is_text(path):
                 found.append(path)
             else:
-                tell(wrong_name(path))
+                report(invalid_name(path))
     return sorted(found)
 
 
-def _unread_among(names: Sequence[str]) -> list[str]:
-    """Pictures of kinds that are not read, but for those that were saved anew beside it."""
+def _unread_pictures(names: Sequence[str]) -> list[str]:
+    """Pictures of unsupported formats, without those that were converted in the same folder."""
     unread = [n for n in names if is_unread(n) and not n.startswith(".")]
-    anew = {PurePosixPath(n).stem for n in names if is_picture(n)} if unread else set()
-    return [n for n in unread if PurePosixPath(n).stem not in anew]
+    converted = {PurePosixPath(n).stem for n in names if is_picture(n)} if unread else set()
+    return [n for n in unread if PurePosixPath(n).stem not in converted]
 
 
-def unread_kinds(files: Iterable[str]) -> tuple[str, ...]:
-    """A sentence, if there are pictures of kinds that are not read."""
-    kinds = Counter(PurePosixPath(f).suffix.lower() for f in files)
-    found = ", ".join(f"{n:,} x {kind}" for kind, n in sorted(kinds.items()))
-    if kinds.total() == 1:
-        return (f"1 file is a picture of a kind that is not read: {found}; save it as JPEG or PNG",)
-    what = f"{kinds.total():,} files are pictures of kinds that are not read: {found}"
-    return (f"{what}; save them as JPEG or PNG",) if kinds else ()
+def unread_formats(files: Iterable[str]) -> tuple[str, ...]:
+    """A note, if there are pictures of unsupported formats."""
+    suffixes = Counter(PurePosixPath(f).suffix.lower() for f in files)
+    if not suffixes:
+        return ()
+    found = ", ".join(f"{n:,} x {suffix}" for suffix, n in sorted(suffixes.items()))
+    n = suffixes.total()
+    pictures = "1 picture has an" if n == 1 else f"{n:,} pictures have an"
+    return (f"{pictures} unsupported format: {found}; save as JPEG or PNG",)
 
 
-def wrong_name(file: str) -> Problem:
-    what = "the name of the file is not valid text"
-    return Problem("name-wrong", shown(file), "", what, "rename it")
+def invalid_name(file: str) -> Problem:
+    what = "the file name is not valid Unicode"
+    return Problem("name-wrong", shown(file), "", what, "rename the file")
 
 
 def unique_ids(files: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(ids, short ids): the stem of each file; the path without suffix for all, if two stems are
-    the same. Then the stems are the short ids, which may be enough within an image set.
+    """(ids, short ids): the stem of each file, and no short ids.
+
+    If two stems are the same: the path without suffix, and the stems as short ids, which may be
+    unique within an image set.
     """
     stems = tuple(PurePosixPath(f).stem for f in files)
     if len(set(stems)) == len(stems):
@@ -81,7 +84,7 @@ def unique_ids(files: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def read_folder(root: Path) -> tuple[Dataset, list[Problem]]:
-    """Pictures alone: no classes, no boxes, sizes not declared."""
+    """Pictures only: no classes, no boxes, sizes not declared."""
     problems: list[Problem] = []
     unread: list[str] = []
     files = pictures_below(root, problems.append, unread.append)
@@ -95,21 +98,22 @@ def read_folder(root: Path) -> tuple[Dataset, list[Problem]]:
         sizes=np.zeros((len(files), 2), dtype=np.int64),
         boxes=NO_BOXES,
         sources=tuple(files),
-        notes=_unread(root, {PurePosixPath(f).stem for f in files}) + unread_kinds(unread),
+        notes=_unread_annotations(root, {PurePosixPath(f).stem for f in files})
+        + unread_formats(unread),
     )
     return data, problems
 
 
-def _unread(root: Path, stems: set[str]) -> tuple[str, ...]:
-    """A sentence, if files lie there that look like annotations of another layout."""
+def _unread_annotations(root: Path, stems: set[str]) -> tuple[str, ...]:
+    """A note, if there are files that look like annotations of an unknown layout."""
     counts: dict[str, int] = {}
     for _, folders, files in os.walk(root):
         folders[:] = [f for f in folders if not f.startswith(".")]
         for name in map(PurePosixPath, files):
             suffix = name.suffix.lower()
-            meant = suffix in (".xml", ".json", ".yaml", ".yml")
-            meant |= suffix == ".txt" and name.stem in stems
-            if meant and not name.name.startswith("."):
+            likely = suffix in (".xml", ".json", ".yaml", ".yml")
+            likely |= suffix == ".txt" and name.stem in stems
+            if likely and not name.name.startswith("."):
                 counts[suffix] = counts.get(suffix, 0) + 1
     if not counts:
         return ()

@@ -1,8 +1,8 @@
 """Large JSON objects record by record, in constant memory.
 
-COCO files reach a gigabyte, and a wrong file may be any size. The standard decoder would build all
-of it in memory before a word can be said about its shape; here a record is parsed, handed over and
-forgotten, and the first thing that is not as it should be ends the reading.
+COCO files may have a gigabyte, and a wrong file may have any size. The standard decoder builds all
+of it in memory before its structure can be checked. Here, each record is parsed, yielded and
+dropped, and the first syntax error ends the reading.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, BinaryIO
 from mini_fsod.files import open_regular
 
 CHUNK = 1 << 22  # bytes read at a time
-RECORD_LIMIT = 1 << 23  # characters of one record; the largest honest masks stay far below
-LOOKED_THROUGH = 1 << 26  # bytes in which the keys of a COCO file show
-MOST_STRAYS = 1_000_000  # elements of one list that are no objects: it is no list of records
+RECORD_LIMIT = 1 << 23  # characters of one record; real masks are far smaller
+SEARCHED = 1 << 26  # bytes in which to find the keys of a COCO file
+MOST_NON_OBJECTS = 1_000_000  # elements of one list that are not objects
 SPACE = " \t\n\r"
 DELIMITERS = set(SPACE + ",:]}")
 
@@ -29,7 +29,7 @@ _scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 class JsonError(Exception):
-    """What is wrong with the text, and in which record ("annotations[17]")."""
+    """A syntax error, and the record it is in, such as "annotations[17]"."""
 
     def __init__(self, record: str, what: str) -> None:
         super().__init__(what)
@@ -40,16 +40,16 @@ class JsonError(Exception):
 def records(path: Path) -> Iterator[tuple[str, int, Any]]:
     """(key, index, element) of every top-level list, (key, -1, value) of every other value.
 
-    An empty list has no element to hand over, and comes as (key, -1, []).
+    An empty list is (key, -1, []).
     """
     with open_regular(path) as source:
         yield from _records(source)
 
 
 def first_keys(path: Path, wanted: set[str], enough: int) -> set[str]:
-    """The top-level keys, up to the one that makes `enough` of the `wanted`.
+    """The top-level keys, until `enough` of the `wanted` are found.
 
-    A file in which they are not found at once is a JsonError: it may be anything.
+    A JsonError if they are not in the first SEARCHED bytes.
     """
     seen: set[str] = set()
     with open_regular(path) as source:
@@ -58,22 +58,22 @@ def first_keys(path: Path, wanted: set[str], enough: int) -> set[str]:
                 seen.add(key)
                 if len(seen & wanted) >= enough:
                     break
-            if source.tell() > LOOKED_THROUGH:
-                raise JsonError(key, "too large to tell what it is")
+            if source.tell() > SEARCHED:
+                raise JsonError(key, "too large to find its keys")
     return seen
 
 
 def _records(source: BinaryIO) -> Iterator[tuple[str, int, Any]]:
     text = _Text(source)
     if text.next() != "{":
-        raise JsonError("", "the file is not a JSON object, which starts with {")
+        raise JsonError("", "not a JSON object, which starts with {")
     text.skip()
     if text.next() == "}":
         text.skip()
     else:
         yield from _members(text)
     if text.next():
-        raise JsonError("", "there is more text behind the end of the JSON object")
+        raise JsonError("", "more text after the end of the JSON object")
 
 
 def _members(text: _Text) -> Iterator[tuple[str, int, Any]]:
@@ -103,13 +103,13 @@ def _members(text: _Text) -> Iterator[tuple[str, int, Any]]:
 
 
 def _elements(text: _Text, key: str) -> Iterator[Any]:
-    index = strays = 0
+    index = non_objects = 0
     while True:
         value = text.value(f"{key}[{index}]")
         if type(value) is not dict:
-            strays += 1
-            if strays > MOST_STRAYS:
-                raise JsonError(f"{key}[{index}]", "far too many elements that are no objects")
+            non_objects += 1
+            if non_objects > MOST_NON_OBJECTS:
+                raise JsonError(f"{key}[{index}]", "too many elements that are not objects")
         yield value
         mark = text.next()
         if mark == "]":
@@ -122,7 +122,7 @@ def _elements(text: _Text, key: str) -> Iterator[Any]:
 
 
 class _Text:
-    """A window on the text that grows until the next value is whole, and drops what was read."""
+    """A window on the text. It grows until the next value is complete, and drops what was read."""
 
     def __init__(self, source: BinaryIO) -> None:
         self.source = source
@@ -132,23 +132,23 @@ class _Text:
         self.ended = False
 
     def grow(self, record: str = "") -> None:
-        # at least doubled, so that a long value is not scanned anew for every chunk
+        # at least doubled, so that the number of scans of a long value stays small
         block = self.source.read(max(CHUNK, len(self.text) - self.at))
         self.ended = not block
         try:
             more = self.decoder.decode(block, final=self.ended)
         except UnicodeDecodeError as error:
-            raise JsonError(record, f"the text is not UTF-8 ({error.reason})") from None
+            raise JsonError(record, f"not UTF-8 text ({error.reason})") from None
         self.text = self.text[self.at :] + more
         self.at = 0
 
     def next(self) -> str:
-        """The next character that is not white space, "" at the end of the file."""
+        """The next character that is not white space; "" at the end of the file."""
         mark = self.text[self.at : self.at + 1]
-        if mark == " ":  # a single one is common
+        if mark == " ":  # common case
             self.at += 1
             mark = self.text[self.at : self.at + 1]
-        if mark not in SPACE:  # where "" is
+        if mark not in SPACE:  # "" is in SPACE
             return mark
         while True:
             found = _not_space.search(self.text, self.at)
@@ -167,7 +167,7 @@ class _Text:
         found = self.next()
         if found != mark:
             raise JsonError(
-                record, f"{mark!r} expected behind it, found {found!r}" if found else ENDS
+                record, f"expected {mark!r} after it, found {found!r}" if found else ENDS
             )
         self.skip()
 
@@ -178,12 +178,12 @@ class _Text:
             reason = ENDS
             try:
                 value, end = _scan(self.text, self.at)
-                # a number near the window's edge may go on behind it: 1.|5 reads as 1
+                # a number at the window's edge may be cut: 1.|5 reads as 1
                 if self.ended or self.text[end : end + 1] in DELIMITERS:
                     self.at = end
                     return value
             except StopIteration:
-                reason = "this is no JSON value"
+                reason = "not a JSON value"
             except RecursionError:
                 raise JsonError(record, "JSON nested too deep") from None
             except ValueError as error:
@@ -191,8 +191,10 @@ class _Text:
             if self.ended:
                 raise JsonError(record, reason)
             if len(self.text) - self.at > RECORD_LIMIT:
-                raise JsonError(record, f"no value ends within {RECORD_LIMIT >> 20} MB ({reason})")
+                raise JsonError(
+                    record, f"a value is longer than {RECORD_LIMIT >> 20} MB ({reason})"
+                )
             self.grow(record)
 
 
-ENDS = "the file ends here: it is cut off"
+ENDS = "the file ends here, incomplete"

@@ -1,4 +1,4 @@
-"""A path becomes a data set: the kind is found by looking at it."""
+"""Read a data set of any supported layout; the layout is detected."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from mini_fsod.data.check import box_problems, empty_problems
 from mini_fsod.data.coco import not_coco, read_coco
 from mini_fsod.data.dataset import Boxes, Dataset, ImageId, Ints
 from mini_fsod.data.folder import read_folder
-from mini_fsod.data.layout import coco_files, data_folder, listing, name_of, place_pictures
+from mini_fsod.data.layout import coco_files, data_folder, listing, locate_pictures, name_of
 from mini_fsod.data.pictures import is_picture
 from mini_fsod.data.voc import is_xml, other_folders, read_voc, voc_folders
-from mini_fsod.data.yolo import configs, missing_config, read_yolo
+from mini_fsod.data.yolo import find_configs, missing_config, read_yolo
 from mini_fsod.errors import DataError, Problem, UserError, nearest
 from mini_fsod.files import is_file, is_folder, mode
 
 
 def read(path: Path, subset: str | None = None, root: Path | None = None) -> Dataset:
-    """A data set without problems, or a DataError that tells all of them.
+    """A data set without problems, or a DataError with all of them.
 
-    Boxes without area or beyond the picture's edge are no obstacle here: metrics score them as
-    given, and training drops or clips them with a count.
+    Boxes without area or outside the picture are allowed: metrics score them as they are, and
+    training leaves them out with a note.
     """
-    data, problems = look(path, subset, root)
+    data, problems = read_with_problems(path, subset, root)
     problems += [p for p in box_problems(data) if p.kind not in ("box-no-area", "box-outside")]
     problems = problems or empty_problems(data, name_of(path))
     if problems:
@@ -35,32 +35,35 @@ def read(path: Path, subset: str | None = None, root: Path | None = None) -> Dat
     return data
 
 
-def look(
+def read_with_problems(
     path: Path, subset: str | None = None, root: Path | None = None
 ) -> tuple[Dataset, list[Problem]]:
-    """All that can be read, and all that is wrong with the rest. No picture is opened for it."""
+    """All that can be read, and the problems of the rest.
+
+    `subset` is an image set, `root` the folder of a COCO file's pictures. No pictures are opened,
+    but for their headers in YOLO.
+    """
     if not mode(path):
         raise UserError(
-            f"{path}: there is no such file or folder, or none that may be looked at.",
-            "Check the path.",
+            f"{path}: no such file or folder, or no permission to read it.", "Check the path."
         )
     if root is not None and not (is_file(path) and path.suffix.lower() == ".json"):
         raise UserError(
-            "--root is for a COCO file, and names the folder of its pictures.",
-            "Give the .json itself, or leave --root out.",
+            "--root names the folder of pictures of a COCO file, and this is not one.",
+            "Give the .json file, or remove --root.",
         )
     if root is not None and not is_folder(root):
-        raise UserError(f"{root}: there is no such folder.", "Check the path behind --root.")
+        raise UserError(f"{root}: no such folder.", "Check --root.")
     if is_folder(path):
-        data, problems = _look_folder(path, subset)
+        data, problems = _read_folder(path, subset)
     else:
-        data, problems = _look_file(path, root)
+        data, problems = _read_file(path, root)
     if subset is not None and not (is_folder(path) and data.kind == "coco"):
         data = data.subset(subset)
     return data, problems
 
 
-def _look_file(path: Path, root: Path | None) -> tuple[Dataset, list[Problem]]:
+def _read_file(path: Path, root: Path | None) -> tuple[Dataset, list[Problem]]:
     suffix = path.suffix.lower()
     if is_file(path) and suffix in (".yaml", ".yml"):
         return read_yolo(path)
@@ -68,40 +71,40 @@ def _look_file(path: Path, root: Path | None) -> tuple[Dataset, list[Problem]]:
         if root is not None:
             data, problems = read_coco(path, path.name)
             return replace(data, root=root), problems
-        return _placed(path, path.name)
+        return _read_located(path, path.name)
     raise UserError(
         f"{path}: not a data set.",
         "Give a COCO .json, a YOLO data.yaml, or a folder with pictures.",
     )
 
 
-def _placed(path: Path, file: str) -> tuple[Dataset, list[Problem]]:
-    """A COCO file with its pictures found."""
+def _read_located(path: Path, file: str) -> tuple[Dataset, list[Problem]]:
+    """A COCO file, with its pictures located."""
     data, problems = read_coco(path, file, up=int(data_folder(path) != path.parent))
-    home, files = place_pictures(path, data.files)
+    home, files = locate_pictures(path, data.files)
     return replace(data, root=home, files=files), problems
 
 
-def _look_folder(path: Path, subset: str | None) -> tuple[Dataset, list[Problem]]:
+def _read_folder(path: Path, subset: str | None) -> tuple[Dataset, list[Problem]]:
     names = listing(path)
     years = voc_folders(path)
     if not years and "VOCdevkit" in names and is_folder(path / "VOCdevkit"):
-        return _look_folder(path / "VOCdevkit", subset)
+        return _read_folder(path / "VOCdevkit", subset)
     if years:
         return read_voc(path, years)
-    usual = [n for n in names if n.lower() in ("data.yaml", "data.yml", "dataset.yaml")]
-    if usual:
-        return read_yolo(path / usual[0])
+    usual_names = [n for n in names if n.lower() in ("data.yaml", "data.yml", "dataset.yaml")]
+    if usual_names:
+        return read_yolo(path / usual_names[0])
     files, foreign = coco_files(path)
     if files:
-        return _noted(foreign, *_look_coco(data_folder(path), files, subset))
+        return _with_note(foreign, *_read_coco_files(data_folder(path), files, subset))
     years = other_folders(path)
     if years:
         home = path
         if any(map(is_xml, names)) and not any(map(is_picture, names)):
-            home = data_folder(path)  # the folder annotations of a data set was given
-        return _noted(foreign, *read_voc(home, years))
-    others = configs(path, names)
+            home = data_folder(path)  # the folder "annotations" of a data set was given
+        return _with_note(foreign, *read_voc(home, years))
+    others = find_configs(path, names)
     if len(others) == 1:
         return read_yolo(path / others[0])
     data, problems = read_folder(path)
@@ -114,33 +117,33 @@ def _look_folder(path: Path, subset: str | None) -> tuple[Dataset, list[Problem]
     if not data.files and not problems:
         unread = "".join(f" ({line})" for line in data.notes)
         raise UserError(
-            f"{path}: neither annotations nor pictures are in this folder{unread}.",
+            f"{path}: no annotations or pictures in this folder{unread}.",
             "Give a COCO, VOC or YOLO data set, or a folder of pictures.",
         )
     return data, problems
 
 
-def _noted(
+def _with_note(
     foreign: Sequence[str], data: Dataset, problems: list[Problem]
 ) -> tuple[Dataset, list[Problem]]:
-    """With a sentence about JSON that is no annotation of this data set."""
+    """The same, with a note on JSON files that are not COCO."""
     more = f" and {len(foreign) - 3:,} more" if len(foreign) > 3 else ""
     notes = (f"not COCO, left out: {', '.join(foreign[:3])}{more}",) if foreign else ()
     return replace(data, notes=notes), problems
 
 
-def _look_coco(
+def _read_coco_files(
     root: Path, files: dict[str, Path], subset: str | None
 ) -> tuple[Dataset, list[Problem]]:
     if subset is not None and subset not in files:
         raise UserError(
             f'The data has no image set "{subset}".{nearest(subset, files)}',
-            f"Image sets there: {', '.join(files)}.",
+            f"Image sets: {', '.join(files)}.",
         )
     names = [n for n in files if subset in (None, n)]
     parts, problems = [], []
     for path in (files[n] for n in names):
-        data, wrong = _placed(path, Path(os.path.relpath(path, root)).as_posix())
+        data, wrong = _read_located(path, Path(os.path.relpath(path, root)).as_posix())
         below = Path(os.path.relpath(data.root, root)).as_posix()
         prefix = "" if below == "." else f"{below}/"
         parts.append(replace(data, root=root, files=tuple(prefix + f for f in data.files)))
@@ -149,14 +152,14 @@ def _look_coco(
 
 
 def _unite(root: Path, names: Sequence[str], parts: Sequence[Dataset]) -> Dataset:
-    """Several COCO files as one data set with an image set each; classes are united by name."""
+    """Several COCO files as the image sets of one data set; classes are matched by name."""
     numbers = {n: k for d in parts for n, k in zip(d.classes, d.category_ids, strict=True)}
     order = sorted(numbers, key=lambda n: (numbers[n], n))
     starts = np.cumsum([0, *(len(d) for d in parts)])
     ids: tuple[ImageId, ...] = tuple(i for d in parts for i in d.ids)
     short_ids: tuple[ImageId, ...] = ()
     if len(set(ids)) < len(ids):
-        # files numbered from 1 each: the image set's name tells them apart
+        # each file numbers its images from 1, so ids begin with the image set
         short_ids = ids
         ids = tuple(f"{n}/{i}" for n, d in zip(names, parts, strict=True) for i in d.ids)
     distinct = len(set(numbers.values())) == len(numbers)
@@ -184,6 +187,6 @@ def _span(start: int, stop: int) -> Ints:
 
 
 def _shifted(part: Dataset, order: Sequence[str], start: int) -> Boxes:
-    place = np.array([order.index(n) for n in part.classes], dtype=np.int64)
-    label = place[part.boxes.label] if len(place) else part.boxes.label
+    new_label = np.array([order.index(n) for n in part.classes], dtype=np.int64)
+    label = new_label[part.boxes.label] if len(new_label) else part.boxes.label
     return replace(part.boxes, image=part.boxes.image + start, label=label)

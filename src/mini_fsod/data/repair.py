@@ -1,4 +1,4 @@
-"""A repaired copy of a data set. The source is never touched."""
+"""A repaired copy of a data set. The original is never changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from mini_fsod.data.check import box_kinds, first_alike, first_of_picture, repeats, spelling
+from mini_fsod.data.check import (
+    box_kinds,
+    duplicate_of,
+    first_duplicate,
+    first_of_picture,
+    folded_name,
+)
 from mini_fsod.data.dataset import Bools, Dataset
 from mini_fsod.data.text import shown
 from mini_fsod.data.write import write_coco
@@ -17,30 +23,30 @@ from mini_fsod.errors import Problem, UserError
 from mini_fsod.files import is_folder, mode, real
 from mini_fsod.labels import LabelMap
 
-# what becomes of each kind of problem in the copy; of kinds not named here the record is left out
+# what the copy does about each kind of problem; records of other kinds are left out
 OUTCOMES = {
-    "area-wrong": "taken from the box",
+    "area-wrong": "area of the box used",
     "base-empty": "cannot be repaired",
-    "box-twice": "taken once",
-    "class-twice": "united under the name with the most boxes",
+    "box-duplicate": "kept once",
+    "class-duplicate": "merged under the name with the most boxes",
     "empty": "cannot be repaired",
-    "id-twice annotation": "numbered anew",
-    "id-twice category": "boxes of that category left out, as it is open what they are",
-    "id-twice image": "images of that id left out, with their boxes",
-    "json-broken": "what stands behind that place could not be read",
+    "id-duplicate annotation": "renumbered",
+    "id-duplicate category": "boxes of that category left out: their class is ambiguous",
+    "id-duplicate image": "images of that id left out, with their boxes",
+    "json-broken": "everything after that could not be read",
     "not-coco": "not read",
     "novel-empty": "cannot be repaired",
-    "novel-unknown": "not repaired: name the classes that are there",
-    "path-outside filename": "looked for by the name of the XML file",
-    "picture-twice": "united under the first id, with the boxes of all",
-    "record-twice": "taken once",
-    "set-leak": "not repaired: which image set the picture belongs to is open",
-    "size-missing": "the picture's own size stated, where it could be read",
-    "size-wrong": "the picture's own size stated, where it could be read",
+    "novel-unknown": "not repaired: name classes of the data",
+    "path-outside filename": "searched by the name of the XML file",
+    "picture-duplicate": "merged under the first id, with the boxes of all",
+    "record-duplicate": "kept once",
+    "set-leak": "not repaired: decide which image set the picture belongs to",
+    "size-missing": "size of the picture used, where it could be read",
+    "size-wrong": "size of the picture used, where it could be read",
     "yaml-missing": "the labels were not read",
 }
 LEFT_OUT = "left out"
-PICTURE_LEFT_OUT = "the image left out, with its boxes"
+PICTURE_LEFT_OUT = "image left out, with its boxes"
 
 UNREPAIRED = (
     "base-empty",
@@ -55,56 +61,56 @@ UNREPAIRED = (
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What can be used of a data set, and what was done to its boxes and classes."""
+    """The usable part of a data set, and what was changed."""
 
     data: Dataset
-    renamed: Mapping[str, str]  # spellings that were united with another
-    kept: Bools  # (B,) of the source's boxes
-    clipped: Bools  # (B,) of the source's boxes, kept ones only
-    repeated: Bools  # (B,) of the source's boxes, left out because another is the same
+    renamed: Mapping[str, str]  # {spelling: the one it was merged into}
+    kept: Bools  # (B,) boxes of the original
+    clipped: Bools  # (B,) kept boxes that were clipped to the picture
+    duplicate: Bools  # (B,) boxes left out because another is the same
 
     def labels(self, labels: LabelMap) -> LabelMap:
-        """The label map of the copy: a class that was novel under any spelling is novel."""
+        """The label map of the copy: a class that was novel in any spelling is novel."""
         novel = dict.fromkeys(self.renamed.get(c, c) for c in labels.novel)
         base = dict.fromkeys(self.renamed.get(c, c) for c in labels.base)
-        there = self.data.classes
+        kept = self.data.classes
         return LabelMap(
-            tuple(c for c in base if c in there and c not in novel),
-            tuple(c for c in novel if c in there),
+            tuple(c for c in base if c in kept and c not in novel),
+            tuple(c for c in novel if c in kept),
         )
 
 
 def repair(data: Dataset, sizes: Mapping[int, tuple[int, int]]) -> Repair:
-    """Sound boxes on readable pictures. `sizes`: true size by index, of what could be opened."""
+    """Valid boxes on readable pictures. `sizes`: {image index: true size} of readable pictures."""
     true = data.sizes.copy()
     readable = np.zeros(len(data), dtype=np.bool_)
     for i, size in sizes.items():
         true[i] = size
         readable[i] = True
-    data, renamed = _unite_spellings(replace(data, sizes=true))
-    data, readable = _unite_ids(data, readable)
+    data, renamed = _merge_spellings(replace(data, sizes=true))
+    data, readable = _merge_ids(data, readable)
     boxes = data.boxes
     corners = boxes.xyxy
     edge = np.tile(true[boxes.image], 2).astype(np.float64)
     clipped = np.clip(corners, 0.0, edge)
     moved = (clipped != corners).any(axis=1)
     xywh = np.concatenate([clipped[:, :2], clipped[:, 2:] - clipped[:, :2]], axis=1)
-    # untouched boxes keep their very numbers, and a mask's area stays where the box did
+    # boxes that were not clipped keep their exact coordinates and the area of their mask
     area = np.where(moved, np.minimum(boxes.area, xywh[:, 2] * xywh[:, 3]), boxes.area)
     mended = replace(boxes, xywh=np.where(moved[:, None], xywh, boxes.xywh), area=area)
     usable = boxes.sound & mended.sound & readable[boxes.image]
-    # asked last: boxes may be the same only when they are clipped, or of one class
-    repeated = np.zeros(len(boxes), dtype=np.bool_)
-    repeated[usable] = first_alike(mended.take(usable)) != np.arange(usable.sum())
-    kept = usable & ~repeated
+    # last, because clipping or merging classes may make boxes equal
+    duplicate = np.zeros(len(boxes), dtype=np.bool_)
+    duplicate[usable] = first_duplicate(mended.take(usable)) != np.arange(usable.sum())
+    kept = usable & ~duplicate
     whole = data.with_boxes(mended.take(kept))
-    return Repair(whole.select(np.flatnonzero(readable)), renamed, kept, moved & kept, repeated)
+    return Repair(whole.select(np.flatnonzero(readable)), renamed, kept, moved & kept, duplicate)
 
 
-def _unite_ids(data: Dataset, readable: Bools) -> tuple[Dataset, Bools]:
-    """The boxes of a picture under one id, and (I,) the images that are still needed.
+def _merge_ids(data: Dataset, readable: Bools) -> tuple[Dataset, Bools]:
+    """Boxes of a picture with several ids moved to the first id, and (I,) the images to keep.
 
-    Ids that turn their picture differently stay apart: their boxes do not lie on one picture.
+    Ids that declare different sizes stay apart: EXIF rotation applies to one of them only.
     """
     first = first_of_picture(data)
     first = np.where((data.sizes[first] == data.sizes).all(axis=1), first, np.arange(len(first)))
@@ -112,23 +118,23 @@ def _unite_ids(data: Dataset, readable: Bools) -> tuple[Dataset, Bools]:
     return data.with_boxes(boxes), readable & (first == np.arange(len(first)))
 
 
-def _unite_spellings(data: Dataset) -> tuple[Dataset, dict[str, str]]:
+def _merge_spellings(data: Dataset) -> tuple[Dataset, dict[str, str]]:
     count = np.bincount(data.boxes.label, minlength=len(data.classes))
     groups: dict[str, list[int]] = {}
     for c, name in enumerate(data.classes):
-        groups.setdefault(spelling(name), []).append(c)
+        groups.setdefault(folded_name(name), []).append(c)
     chosen = {c: max(g, key=lambda c: int(count[c])) for g in groups.values() for c in g}
     keep = sorted(set(chosen.values()))
-    place = np.array([keep.index(chosen[c]) for c in range(len(data.classes))], dtype=np.int64)
+    label = np.array([keep.index(chosen[c]) for c in range(len(data.classes))], dtype=np.int64)
     names = [(data.classes[c], data.classes[k]) for c, k in chosen.items()]
     boxes = data.boxes
-    united = replace(
+    merged = replace(
         data,
         classes=tuple(data.classes[c] for c in keep),
         category_ids=tuple(data.category_ids[c] for c in keep),
-        boxes=replace(boxes, label=place[boxes.label]) if len(boxes) else boxes,
+        boxes=replace(boxes, label=label[boxes.label]) if len(boxes) else boxes,
     )
-    return united, {old: new for old, new in names if old != new}
+    return merged, {old: new for old, new in names if old != new}
 
 
 def write_repaired(
@@ -138,29 +144,28 @@ def write_repaired(
     source: Path | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> None:
-    """`out/annotations.json` (COCO) and copies of the pictures; the folder appears when whole.
+    """Write COCO annotations and copies of the pictures; the folder appears when it is complete.
 
-    Several image sets become a file each: annotations/train.json, annotations/test.json; pictures
-    without annotations stay so. `source` is a folder that the copy may not lie in: there it would
-    become a part of the data set.
+    Annotations go to annotations.json, or to one file per image set: annotations/train.json. A
+    plain folder has none. `source` is the data set's folder: the copy must not be inside it.
     """
     if len(data) == 0:
-        raise UserError("Nothing in the data can be used.", "A repaired copy would be empty.")
+        raise UserError("Nothing in the data is usable.", "A repaired copy would be empty.")
     target = real(out)
     try:
         if mode(out) and (not is_folder(out) or any(out.iterdir())):
             raise UserError(f"{out} exists and is not empty.", "Choose a new folder for --fix.")
         if source is not None and real(source) in (target, *target.parents):
-            raise UserError(f"{out} lies inside the data set.", "Choose a folder outside of it.")
+            raise UserError(f"{out} is inside the data set.", "Choose a folder outside it.")
         part = target.with_name(f".{target.name}.part")
     except (OSError, ValueError) as error:
         raise _unwritable(out, error) from None
     shutil.rmtree(part, ignore_errors=True)
     try:
         for n, name in enumerate(data.files):
-            place = part / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(data.root / name, place)
+            copy = part / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(data.root / name, copy)
             if progress:
                 progress(n + 1)
         if data.kind != "folder":
@@ -177,12 +182,12 @@ def write_repaired(
 def _unwritable(out: Path, error: Exception) -> UserError:
     reason = getattr(error, "strerror", None) or error
     return UserError(
-        f"{out}: cannot be written ({reason}).", "Free space, or choose another folder."
+        f"{out}: cannot be written ({reason}).", "Free some space, or choose another folder."
     )
 
 
 def _write_annotations(out: Path, data: Dataset, labels: LabelMap) -> None:
-    info = {"description": "a copy repaired by `mini check --fix`"}
+    info = {"description": "repaired by `mini check --fix`"}
     first = 1
     for name in _image_sets(data):
         subset = data.subset(name)
@@ -193,7 +198,7 @@ def _write_annotations(out: Path, data: Dataset, labels: LabelMap) -> None:
 
 
 def _image_sets(data: Dataset) -> list[str]:
-    """The image sets to write: those with images left, VOC's train and val as parts of trainval."""
+    """The image sets with images; without VOC's train and val if trainval contains them."""
     names = [n for n, images in data.subsets.items() if "/" not in n and len(images)]
     whole = data.subsets.get("trainval", ())
     parts = [n for n in names if n in ("train", "val") and np.isin(data.subsets[n], whole).all()]
@@ -201,30 +206,30 @@ def _image_sets(data: Dataset) -> list[str]:
 
 
 def changes(problems: Sequence[Problem], data: Dataset, done: Repair) -> list[str]:
-    """What the repair did to the source `data`, a line for each kind of problem, and the rest."""
+    """What the repair changed in the original `data`, one line per kind of change."""
     counts: dict[tuple[str, str], int] = {}
     for problem in problems:
         if problem.kind != "box-outside":
             key = (problem.kind, _outcome(problem))
             counts[key] = counts.get(key, 0) + 1
     lines = [f"{n:,} x {kind}: {outcome}" for (kind, outcome), n in counts.items()]
-    lines += [f"{shown(old)} is called {shown(new)}" for old, new in done.renamed.items()]
+    lines += [f"{shown(old)} renamed to {shown(new)}" for old, new in done.renamed.items()]
     outside = box_kinds(data)["box-outside"]
     clipped = int((outside & done.clipped).sum())
     gone = int((outside & ~done.kept).sum())
     parts = [f"{clipped:,} clipped to the picture"] * (clipped > 0)
     parts += [f"{gone:,} left out"] * (gone > 0)
-    kept = int(outside.sum()) - clipped - gone  # a wrong size was declared, the box was right
-    parts += [f"{kept:,} kept, as the picture is larger than declared"] * (kept > 0)
+    kept = int(outside.sum()) - clipped - gone
+    parts += [f"{kept:,} kept: the picture is larger than declared"] * (kept > 0)
     if parts:
         lines.append(f"{int(outside.sum()):,} x box-outside: {', '.join(parts)}")
     others = int((done.clipped & ~outside).sum())
     if others:
         lines.append(f"{others:,} more boxes clipped to the picture's edge")
-    same = int((done.repeated & ~outside & (repeats(data) < 0)).sum())
+    same = int((done.duplicate & ~outside & (duplicate_of(data) < 0)).sum())
     if same:
         boxes = "1 more box" if same == 1 else f"{same:,} more boxes"
-        lines.append(f"{boxes} left out: after all this the same as another")
+        lines.append(f"{boxes} left out: duplicates after these changes")
     return lines + [f"not copied: {what}" for what in data.unread]
 
 

@@ -1,4 +1,4 @@
-"""The balanced K-shot set: exactly K boxes of every class, the same on every machine."""
+"""The balanced K-shot set: exactly K boxes of every class, the same on every computer."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mini_fsod.labels import LabelMap
 
 
 @dataclass(frozen=True, slots=True)
-class Shots:
-    """The chosen boxes (indices into the data set's), class by class, and what was unusual."""
+class ChosenShots:
+    """Indices of the chosen boxes of each class, and notes."""
 
     chosen: Mapping[str, list[int]]
     notes: tuple[str, ...] = ()
@@ -27,9 +27,9 @@ class Shots:
         return np.array(sorted(b for part in self.chosen.values() for b in part), dtype=np.int64)
 
 
-def in_order(own: ImageId) -> tuple[int, str]:
-    """Sort key of image ids: numbers by value, names by letter."""
-    return (own, "") if isinstance(own, int) else (0, own)
+def id_order(image_id: ImageId) -> tuple[int, str]:
+    """Sort key of image ids: numbers by value, names alphabetically."""
+    return (image_id, "") if isinstance(image_id, int) else (0, image_id)
 
 
 def is_plain(data: Dataset) -> Bools:
@@ -45,13 +45,13 @@ def draw_shots(
     seed: int,
     part: str | None = None,
     whole: Dataset | None = None,
-) -> Shots:
-    """K plain boxes of every class, from as many images as there are.
+) -> ChosenShots:
+    """K boxes of every class (`is_plain`), from as many images as possible.
 
-    The images of a class are put in an order that depends on seed and class alone, and give one box
-    each, round after round. So a sample of more shots holds the one of fewer, and a crowded picture
-    does not fill it alone. `part` is the image set that they come from, `whole` the data set that
-    has it, to say where there are boxes where these are too few.
+    The images of a class are shuffled by seed and class name alone, and give one box each, round
+    after round. So K shots contain those of a smaller K, and one crowded picture does not give them
+    all. `part` is the name of the image set that `data` is, `whole` the data set it is a part of;
+    an error says where more boxes are.
     """
     plain = is_plain(data)
     chosen, short = {}, {}
@@ -65,15 +65,15 @@ def draw_shots(
             short[name] = count
             continue
         rng = Random(f"{seed}/{name}")
-        # sorted, so that the order of records in the file does not matter
-        images = sorted(of_image, key=in_order)
+        # sorted, so that the order of records in the file has no effect
+        images = sorted(of_image, key=id_order)
         rng.shuffle(images)
-        queues = [rng.sample(of_image[own], len(of_image[own])) for own in images]
+        queues = [rng.sample(of_image[id_], len(of_image[id_])) for id_ in images]
         rounds = max(len(q) for q in queues)
         chosen[name] = [q[r] for r in range(rounds) for q in queues if r < len(q)][:shots]
     if short:
         raise _too_few(data, labels, shots, short, part, whole)
-    return Shots(chosen)
+    return ChosenShots(chosen)
 
 
 def _too_few(
@@ -84,46 +84,45 @@ def _too_few(
     part: str | None,
     whole: Dataset | None,
 ) -> UserError:
-    """What there is too little of, where it was looked for, and where more of it lies."""
+    """Which classes have too few boxes, and where more are."""
     counts, more = [], False
     for name, count in short.items():
         others = {} if whole is None else elsewhere(whole, data, name)
-        told = ", ".join(f"{n:,} in {other}" for other, n in others.items())
-        counts.append(f'"{name}" has {count}' + (f" ({told})" if told else ""))
-        more |= bool(told)
+        listed = ", ".join(f"{n:,} in {other}" for other, n in others.items())
+        counts.append(f'"{name}" has {count}' + (f" ({listed})" if listed else ""))
+        more |= bool(listed)
     what = f"Too few boxes for {shots} shot{'s' * (shots != 1)}: {', '.join(counts)}."
     fix = (
-        "Ask for fewer shots, or annotate more. Crowd, ignore, difficult and empty boxes "
+        "Ask for fewer shots, or annotate more. Boxes that are crowd, ignore, difficult or empty "
         "do not count."
     )
     if part is not None:
-        what += f" They are drawn from {part}."
+        what += f" Shots are drawn from {part}."
     if more:
         fix += (
-            " From another image set, if it is not the one that is scored: --subset, in a "
-            "configuration shots.subset."
+            " Or draw from another image set that is not scored: --subset, or shots.subset in a "
+            "config."
         )
     if {*short} & {*labels.novel}:
-        fix += (
-            " Boxes of a new class may lie in a data set of their own: shots.file, in a "
-            "configuration."
-        )
+        fix += " Boxes of a new class may be in a data set of their own: shots.file in a config."
     return UserError(what, fix)
 
 
 def elsewhere(whole: Dataset, data: Dataset, name: str) -> dict[str, int]:
-    """Image set: its plain boxes of a class on pictures that `data` lacks; sets without are not."""
-    wanted = is_plain(whole) & is_of(whole, (name,)) & ~shared_images(whole, data)[whole.boxes.image]
+    """{image set: number of plain boxes of a class in images that are not in `data`}, if any."""
+    wanted = (
+        is_plain(whole) & is_of(whole, (name,)) & ~shared_images(whole, data)[whole.boxes.image]
+    )
     boxes = np.bincount(whole.boxes.image[wanted], minlength=len(whole))
-    # VOC's years have sets of their own, "VOC2007/test", which are parts of the others
+    # "VOC2007/test" is a part of "test"
     counts = {n: int(boxes[i].sum()) for n, i in whole.subsets.items() if "/" not in n}
     return {n: count for n, count in counts.items() if count}
 
 
-def balanced_set(data: Dataset, shots: Shots) -> Dataset:
-    """The chosen boxes alone; an image chosen for several classes is one record with all of them.
+def balanced_set(data: Dataset, shots: ChosenShots) -> Dataset:
+    """The images of the chosen boxes, with these boxes only.
 
-    Boxes that were not chosen are no annotations of the record.
+    An image chosen for several classes appears once, with all its chosen boxes.
     """
     only = data.with_boxes(data.boxes.take(shots.boxes))
     return only.select(np.unique(only.boxes.image))

@@ -37,7 +37,7 @@ def shared_images(data: Dataset, other: Dataset | None) -> Bools:
     return np.array([file in known for file in data.files], dtype=np.bool_)
 
 
-def training_set(data: Dataset) -> tuple[str, Dataset]:
+def default_training_set(data: Dataset) -> tuple[str, Dataset]:
     """(name, images) to train on by default; the name is "" where there is only one image set.
 
     Test images are left out: VOC's trainval may hold val, which is scored where test has no boxes.
@@ -65,7 +65,9 @@ def is_target(data: Dataset) -> Bools:
     lists the last two.
     """
     boxes = data.boxes
-    return boxes.sound & ~(boxes.crowd | boxes.ignore) & data.shows(boxes.image, boxes.xywh)
+    return (
+        boxes.sound & ~(boxes.crowd | boxes.ignore) & data.overlaps_picture(boxes.image, boxes.xywh)
+    )
 
 
 def arranged(data: Dataset, labels: LabelMap) -> Dataset:

@@ -1,26 +1,54 @@
-"""Numbers and words as annotation files hold them: what counts as one, and how to quote it."""
+"""Text of annotation files: how to read it, which numbers and names are valid, how to quote it."""
 
 from __future__ import annotations
 
+import errno
 import json
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-SHOWN = 60  # characters of a value in a message
+from mini_fsod.errors import Problem
+from mini_fsod.files import open_regular
+
+QUOTED = 60  # characters of a value in a message
+
+
+@dataclass(slots=True)
+class Report:
+    """Collects the problems of one annotation file, or of several with `file`."""
+
+    file: str
+    problems: list[Problem] = field(default_factory=list)
+
+    def __call__(self, kind: str, record: str, what: str, fix: str, file: str = "") -> None:
+        self.problems.append(Problem(kind, file or self.file, record, what, fix))
+
+
+def read_text(path: Path, limit: int | None = None) -> str:
+    """A UTF-8 file of at most `limit` bytes, or an OSError."""
+    with open_regular(path) as source:
+        content = source.read(-1 if limit is None else limit + 1)
+    if limit is not None and len(content) > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit >> 20} MB")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise OSError(errno.EILSEQ, "not UTF-8 text") from None
 
 
 def number(text: str) -> float:
-    """The number a text states; "nan" and "inf" are such, as they are to other tools.
+    """The number that a text stands for, "nan" and "inf" included; else a ValueError.
 
-    ValueError for all else, also for what only Python takes for a number: 1_0, digits of other
-    scripts.
+    1_0 and digits of other scripts are numbers to Python only, and refused.
     """
     if not text.isascii() or "_" in text:
-        raise ValueError(text[:SHOWN])
+        raise ValueError(text[:QUOTED])
     return float(text)
 
 
 def is_text(value: str) -> bool:
-    """Whether it can be written anywhere: JSON and file systems let half characters through."""
+    """Whether it can be written as UTF-8: JSON and file systems may hold lone surrogates."""
     if value.isascii():
         return True
     try:
@@ -31,11 +59,11 @@ def is_text(value: str) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A value in a message, as JSON writes it: short, and printable whatever it holds."""
+    """A value as messages quote it: like JSON, short and printable."""
     if isinstance(value, list | dict):
         return "a list" if isinstance(value, list) else "an object"
     if isinstance(value, str):
-        value = value[: SHOWN + 1]
+        value = value[: QUOTED + 1]
     text = json.dumps(value, ensure_ascii=False)
-    text = text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
+    text = text if len(text) <= QUOTED else f"{text[: QUOTED - 3]}..."
     return text.encode("utf-8", "backslashreplace").decode()

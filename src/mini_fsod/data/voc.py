@@ -1,4 +1,4 @@
-"""PASCAL VOC: a devkit of several years, folders with Annotations, or XML beside the pictures."""
+"""PASCAL VOC: a devkit of several years, folders with Annotations, or XML beside pictures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from xml.etree.ElementTree import Element, ParseError
 
 import numpy as np
@@ -14,16 +13,16 @@ from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 
 from mini_fsod.data.dataset import Boxes, Dataset
-from mini_fsod.data.folder import wrong_name
+from mini_fsod.data.folder import invalid_name
 from mini_fsod.data.layout import listing, names_in
 from mini_fsod.data.pictures import SUFFIXES, UNREAD, is_picture, is_unread, stays_inside
-from mini_fsod.data.text import is_text, number, shown
+from mini_fsod.data.text import Report, is_text, number, shown
 from mini_fsod.errors import Problem, UserError
 from mini_fsod.files import is_file, is_folder, open_regular
 from mini_fsod.labels import VOC_CLASSES
 
 SETS = ("train", "val", "trainval", "test")
-MOST_BYTES = 1 << 24  # an XML file of one image; anything larger is something else
+MOST_BYTES = 1 << 24  # of the XML file of one image
 DIRECTORIES = ("jpegimages", "images")
 KEPT = {"name", "bndbox", "difficult"}
 
@@ -44,11 +43,11 @@ class _Record:
     file: str
     size: tuple[int, int]
     objects: list[tuple[int, str, tuple[float, float, float, float], bool]]
-    unread: set[str]  # tags of objects that have no place in the data set
+    unread: set[str]  # tags of objects that are not used
 
 
 def voc_folders(root: Path) -> list[str]:
-    """The years of a devkit below `root` ("VOC2007/"); [""] if `root` is such a folder itself."""
+    """The years of a devkit below `root`, like "VOC2007/"; [""] if `root` is a year itself."""
     names = listing(root)
     if "Annotations" in names and _has_xml(root / "Annotations"):
         return [""]
@@ -56,7 +55,7 @@ def voc_folders(root: Path) -> list[str]:
 
 
 def _has_xml(folder: Path) -> bool:
-    """Whether a folder Annotations is VOC's: really called so, and not full of JSON."""
+    """Whether a folder is VOC's Annotations: spelt like that, and not full of JSON."""
     if not is_folder(folder):
         return False
     try:
@@ -64,7 +63,7 @@ def _has_xml(folder: Path) -> bool:
             return False
         names = os.listdir(folder)
     except OSError:
-        return True  # to be told where it is read
+        return True  # reported when it is read
     return any(map(is_xml, names)) or not any(n.lower().endswith(".json") for n in names)
 
 
@@ -73,31 +72,36 @@ def is_xml(name: str) -> bool:
 
 
 def other_folders(root: Path) -> list[str]:
-    """Like `voc_folders`, for layouts that are not VOC's own: annotations/ in any spelling, XML
-    beside the pictures, and folders like train/ and test/ that are such.
+    """Like `voc_folders`, for other layouts: annotations/ in any spelling, XML beside pictures.
+
+    Either may be split into folders, such as train/ and test/.
     """
     names = names_in(root)
     if any(map(is_xml, names)) or _annotations(root, names):
         return [""]
     below = {n: names_in(root / n) for n in names if is_folder(root / n)}
-    return [f"{n}/" for n, own in below.items() if _annotations(root / n, own) or _beside(own)]
+    return [
+        f"{n}/"
+        for n, names in below.items()
+        if _annotations(root / n, names) or _is_beside_pictures(names)
+    ]
 
 
 def _annotations(folder: Path, names: list[str]) -> str:
-    """The folder of XML files, called Annotations in any spelling; "" if there is none."""
+    """The folder of XML files called Annotations, in any case; "" if there is none."""
     spelt = [n for n in names if n.lower() == "annotations"]
     return next((n for n in spelt if any(map(is_xml, names_in(folder / n)))), "")
 
 
-def _beside(names: list[str]) -> bool:
-    """Whether an XML file is called like a picture there."""
+def _is_beside_pictures(names: list[str]) -> bool:
+    """Whether an XML file has the name of a picture."""
     return bool(
         {Path(n).stem for n in names if is_xml(n)} & {Path(n).stem for n in names if is_picture(n)}
     )
 
 
 def read_voc(root: Path, years: list[str]) -> tuple[Dataset, list[Problem]]:
-    """The images of all lists in ImageSets/Main (without lists: all XML files), years united."""
+    """The images of all lists in ImageSets/Main, or of all XML files if there are no lists."""
     problems: list[Problem] = []
     rows: dict[tuple[str, str], _Record] = {}
     sets: dict[str, list[tuple[str, str]]] = {}
@@ -122,27 +126,27 @@ def read_voc(root: Path, years: list[str]) -> tuple[Dataset, list[Problem]]:
 def _year(root: Path, prefix: str, problems: list[Problem]) -> _Year:
     def readable(folder: str) -> list[str]:
         try:
-            names = listing(root / folder)
+            found = listing(root / folder)
         except UserError as error:
             what = "the folder cannot be read"
             problems.append(Problem("folder-unreadable", folder, "", what, error.fix))
             return []
-        problems.extend(wrong_name(folder + n) for n in names if not is_text(n))
-        return [n for n in names if is_text(n)]
+        problems.extend(invalid_name(folder + n) for n in found if not is_text(n))
+        return [n for n in found if is_text(n)]
 
-    own = readable(prefix)
-    spelt = _annotations(root / prefix, own) or ("Annotations" if "Annotations" in own else "")
+    names = readable(prefix)
+    spelt = _annotations(root / prefix, names) or ("Annotations" if "Annotations" in names else "")
     annotations = f"{prefix}{spelt}/" if spelt else prefix
     folders = [
-        n for d in DIRECTORIES for n in own if n.lower() == d and is_folder(root / prefix / n)
+        n for d in DIRECTORIES for n in names if n.lower() == d and is_folder(root / prefix / n)
     ]
     pictures = f"{prefix}{folders[0]}/" if folders else prefix
-    files = own if annotations == prefix else readable(annotations)
+    files = names if annotations == prefix else readable(annotations)
     return _Year(
         annotations,
         pictures,
         {n[:-4]: n for n in files if is_xml(n)},
-        frozenset(own if pictures == prefix else readable(pictures)),
+        frozenset(names if pictures == prefix else readable(pictures)),
     )
 
 
@@ -165,7 +169,7 @@ def _lists(
         for n, line in enumerate(lines, start=1):
             stem = _listed(line.strip(), stems)
             if stem and not stays_inside(stem):
-                what, fix = f"{shown(stem)} leaves the data folder", "list ids only"
+                what, fix = f"{shown(stem)} is outside the data folder", "list ids only"
                 problems.append(Problem("path-outside", file, f"line {n}", what, fix))
             elif stem:
                 lists[name].append(stem)
@@ -173,7 +177,7 @@ def _lists(
 
 
 def _listed(line: str, stems: Mapping[str, str]) -> str:
-    """The id of a line: all of it, but for the column of -1, 0 or 1 in the lists of a class."""
+    """The id of a line: all of it, without the -1, 0 or 1 in the lists of one class."""
     words = line.rsplit(None, 1)
     return words[0] if line not in stems and words[1:] in (["-1"], ["0"], ["1"]) else line
 
@@ -181,124 +185,113 @@ def _listed(line: str, stems: Mapping[str, str]) -> str:
 def _read_file(root: Path, year: _Year, stem: str, problems: list[Problem]) -> _Record | None:
     name = year.annotations + year.xml.get(stem, f"{stem}.xml")
 
-    def wrong(kind: str, record: str, what: str, fix: str) -> None:
-        problems.append(Problem(kind, name, record, what, fix))
-
-    path = root / name
+    report = Report(name, problems)
     try:
-        with open_regular(path) as source:
+        with open_regular(root / name) as source:
             if os.fstat(source.fileno()).st_size > MOST_BYTES:
-                what = "far too large for the annotation of one image"
-                wrong("xml-broken", "", what, "remove the file")
+                report("xml-broken", "", "too large for one image", "remove the file")
                 return None
             content = source.read()
         tree = fromstring(content, forbid_dtd=True)
     except FileNotFoundError:
-        wrong(
-            "annotation-missing", "", "listed, but there is no such file", "add it or unlist the id"
-        )
+        what = "in a list of images, but the file does not exist"
+        report("annotation-missing", "", what, "add it, or remove it from the list")
         return None
     except DefusedXmlException:
-        wrong(
-            "xml-bomb",
-            "",
-            "declares XML entities, which can unpack without end",
-            "remove the DOCTYPE",
-        )
+        what = "declares XML entities, which may expand without limit"
+        report("xml-entities", "", what, "remove the DOCTYPE")
         return None
     except (ParseError, ValueError, LookupError, RecursionError) as error:
-        wrong("xml-broken", "", f"broken XML ({str(error)[:120]})", "write the file again")
+        report("xml-broken", "", f"broken XML ({str(error)[:120]})", "write the file again")
         return None
     except OSError as error:
-        wrong("xml-broken", "", f"cannot be read ({error.strerror})", "make it readable")
+        report("xml-broken", "", f"cannot be read ({error.strerror})", "make it readable")
         return None
     if tree.tag != "annotation":
         what = f"the root is <{tree.tag[:60]}>, not <annotation>"
-        wrong("xml-shape", "", what, "write a VOC annotation")
+        report("xml-shape", "", what, "write a VOC annotation")
         return None
     return _Record(
         source=name,
-        file=_picture(year, stem, tree, wrong),
-        size=_size(tree, wrong),
-        objects=list(_objects(tree, wrong)),
+        file=_picture(year, stem, tree, report),
+        size=_size(tree, report),
+        objects=list(_objects(tree, report)),
         unread={e.tag for part in tree.iterfind("object") for e in part} - KEPT,
     )
 
 
-def _picture(year: _Year, stem: str, tree: Element, wrong: Any) -> str:
-    """The picture named by <filename>, or found by the id with any usual suffix."""
+def _picture(year: _Year, stem: str, tree: Element, report: Report) -> str:
+    """The picture named by <filename>, or one named like the XML file."""
     named = (tree.findtext("filename") or "").strip()
     if named and not stays_inside(named):
-        what = f"{shown(named)} leaves the data folder"
-        wrong("path-outside", "filename", what, "name the file alone")
+        what = f"{shown(named)} is outside the data folder"
+        report("path-outside", "filename", what, "use the bare file name")
         named = ""
     for guess in (named, *(stem + s for s in SUFFIXES), *(stem + s.upper() for s in SUFFIXES)):
         if guess in year.names and is_picture(guess):
             return year.pictures + guess
-    # of another kind: told, or read, where pictures are looked at
+    # an unsupported format: some can be read, the others are reported by `picture_problems`
     for guess in (named, *(stem + s for s in UNREAD), *(stem + s.upper() for s in UNREAD)):
         if guess in year.names and is_unread(guess):
             return year.pictures + guess
-    # whether the picture exists is asked there too
     return year.pictures + (named if is_picture(named) else f"{stem}.jpg")
 
 
-def _size(tree: Element, wrong: Any) -> tuple[int, int]:
+def _size(tree: Element, report: Report) -> tuple[int, int]:
     texts = [(tree.findtext(f"size/{key}") or "").strip() for key in ("width", "height")]
     stated = " x ".join(t[:20] or "?" for t in texts)
     try:
         width, height = (number(t) for t in texts)
         if all(0 < v < 2**31 and v.is_integer() for v in (width, height)):
             return int(width), int(height)
-        what = f"the size {stated} is not one of a picture"
+        what = f"{stated} is not a valid picture size"
     except ValueError:
-        what = f"the size {stated} is missing or no number"
-    wrong("size-wrong", "size", what, "state the picture's own size")
+        what = f"the size {stated} is missing or not a number"
+    report("size-wrong", "size", what, "use the size of the picture")
     return 0, 0
 
 
 def _objects(
-    tree: Element, wrong: Any
+    tree: Element, report: Report
 ) -> Iterator[tuple[int, str, tuple[float, float, float, float], bool]]:
     for n, part in enumerate(tree.findall("object"), start=1):
         place = f"object {n}"
         name = (part.findtext("name") or "").strip()
         if not name:
-            wrong("key-missing", place, "<name> is missing or empty", "name the class")
+            report("key-missing", place, "<name> is missing or empty", "name the class")
             continue
         box = part.find("bndbox")
         if box is None:
-            wrong("key-missing", place, "<bndbox> is missing", "add the box or remove the object")
+            report("key-missing", place, "<bndbox> is missing", "add the box or remove the object")
             continue
         try:
             x1, y1, x2, y2 = (
                 number(box.findtext(k) or "") for k in ("xmin", "ymin", "xmax", "ymax")
             )
         except ValueError:
-            wrong(
-                "box-shape", place, "xmin, ymin, xmax, ymax are not four numbers", "correct the box"
-            )
+            what = "xmin, ymin, xmax, ymax are not four numbers"
+            report("box-shape", place, what, "correct the box")
             continue
         difficult = (part.findtext("difficult") or "").strip()
         if difficult not in ("", "0", "1"):
-            what = f"<difficult> is {shown(difficult)}, neither 0 nor 1"
-            wrong("flag-wrong", place, what, "use 0 or 1")
+            what = f"<difficult> is {shown(difficult)}, not 0 or 1"
+            report("flag-wrong", place, what, "use 0 or 1")
             continue
-        # VOC counts pixels from 1 and includes the last one; ours are edges from 0
+        # VOC counts pixels from 1, and xmax is the last one; our boxes have edges from 0
         yield n, name, (x1 - 1, y1 - 1, x2 - x1 + 1, y2 - y1 + 1), difficult == "1"
 
 
 def _assemble(
     root: Path, rows: dict[tuple[str, str], _Record], sets: dict[str, list[tuple[str, str]]]
 ) -> Dataset:
-    place = {key: i for i, key in enumerate(rows)}
+    index = {key: i for i, key in enumerate(rows)}
     stems = tuple(stem for _, stem in rows)
     unique = len(set(stems)) == len(stems)
     unread = sorted({tag for record in rows.values() for tag in record.unread})
     objects = [(i, *o) for i, record in enumerate(rows.values()) for o in record.objects]
     names = sorted({o[2] for o in objects})
-    number = {name: i for i, name in enumerate(names)}
-    # a part of VOC keeps the numbers of the whole
+    label = {name: i for i, name in enumerate(names)}
+    # the numbers of VOC, even where some of its classes are missing
     table = VOC_CLASSES if set(names) <= set(VOC_CLASSES) else names
     return Dataset(
         kind="voc",
@@ -313,13 +306,13 @@ def _assemble(
         boxes=Boxes.of(
             [o[0] for o in objects],
             [o[3] for o in objects],
-            [number[o[2]] for o in objects],
+            [label[o[2]] for o in objects],
             record=[o[1] for o in objects],
             difficult=[o[4] for o in objects],
         ),
         sources=tuple(record.source for record in rows.values()),
         subsets={
-            name: np.array([place[k] for k in dict.fromkeys(keys) if k in place], dtype=np.int64)
+            name: np.array([index[k] for k in dict.fromkeys(keys) if k in index], dtype=np.int64)
             for name, keys in sets.items()
         },
     )

@@ -1,4 +1,4 @@
-"""Any data set as COCO JSON."""
+"""Write any data set as COCO JSON."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from mini_fsod.labels import LabelMap
 def write_coco(
     path: Path, data: Dataset, labels: LabelMap, info: Mapping[str, Any], first: int = 1
 ) -> None:
-    """The data set as COCO JSON. Ids that are no numbers are counted from `first`, and kept as
-    `source_id`. The numbers of the classes stay; their roles go along in `info.label_map`.
+    """Write COCO JSON, with the label map in `info.label_map`.
+
+    Category numbers and integer ids stay. Other ids become `source_id`, and new ones are counted
+    from `first`.
     """
     numbers: dict[ImageId, int] = {
-        own: own if isinstance(own, int) else n for n, own in enumerate(data.ids, start=first)
+        id_: id_ if isinstance(id_, int) else n for n, id_ in enumerate(data.ids, start=first)
     }
     images = [
-        {"id": numbers[own], "file_name": name, "width": width, "height": height}
-        | ({} if isinstance(own, int) else {"source_id": own})
-        for own, name, (width, height) in zip(
+        {"id": numbers[id_], "file_name": name, "width": width, "height": height}
+        | ({} if isinstance(id_, int) else {"source_id": id_})
+        for id_, name, (width, height) in zip(
             data.ids, data.files, data.sizes.tolist(), strict=True
         )
     ]

@@ -1,4 +1,4 @@
-"""YOLO folders: data.yaml, pictures below images/, one text file a picture below labels/."""
+"""YOLO folders: data.yaml, pictures below images/, one text file per picture below labels/."""
 
 from __future__ import annotations
 
@@ -11,62 +11,65 @@ import numpy as np
 import yaml
 
 from mini_fsod.data.dataset import Boxes, Dataset
-from mini_fsod.data.folder import pictures_below, unique_ids, unread_kinds
+from mini_fsod.data.folder import pictures_below, unique_ids, unread_formats
 from mini_fsod.data.pictures import (
     PictureError,
     drawn_size,
     is_picture,
     is_unread,
-    look_at,
+    picture_sizes,
     stays_inside,
 )
-from mini_fsod.data.text import is_text, number, shown
+from mini_fsod.data.text import Report, is_text, number, read_text, shown
 from mini_fsod.errors import Problem, nearest
-from mini_fsod.files import is_file, is_folder, open_regular, real
+from mini_fsod.files import is_file, is_folder, real
 from mini_fsod.plain_yaml import parse_yaml
 
 SETS = ("train", "val", "valid", "test")
 MOST_BYTES = 1 << 20  # of data.yaml
-NOTHING = ("", "~", "null")  # how YAML leaves a value out
+NOTHING = ("", "~", "null")  # empty values in YAML
+
+# (line, class, x, y, width, height) in pixels
+Row = tuple[int, int, float, float, float, float]
 
 
 def read_yolo(config: Path) -> tuple[Dataset, list[Problem]]:
-    """All pictures of all sets. A picture without a text file has no objects, as in YOLO tools.
+    """All pictures of all image sets. A picture without a text file has no objects, as in YOLO.
 
-    Coordinates in the text are shares of the picture's size, so every picture's header is read.
+    Coordinates are shares of the picture's size, so every picture's header is read.
     """
     root = config.parent
-    problems: list[Problem] = []
-
-    def wrong(kind: str, record: str, what: str, fix: str, file: str = config.name) -> None:
-        problems.append(Problem(kind, file, record, what, fix))
-
-    table = _config(config, wrong)
-    read = not problems  # else nothing more can be said of it
-    names = _names(table, wrong) if read else {}
-    unread: set[str] = set()  # pictures of other kinds
+    report = Report(config.name)
+    table = _read_config(config, report)
+    readable = not report.problems
+    names = _class_names(table, report) if readable else {}
+    unread: set[str] = set()  # pictures of unsupported formats
     sets = {
-        key: list(dict.fromkeys(_pictures(root, table, key, problems.append, wrong, unread.update)))
+        key: list(dict.fromkeys(_pictures(root, table, key, report, unread)))
         for key in SETS
         if table.get(key, "") not in NOTHING
     }
-    if read and not sets:
-        wrong("yaml-shape", "", "no image set is named", "add train: images/train, val: images/val")
+    if readable and not sets:
+        fix = "add train: images/train, val: images/val"
+        report("yaml-shape", "", "no image sets", fix)
     files = list(dict.fromkeys(f for part in sets.values() for f in part))
     sizes = np.zeros((len(files), 2), dtype=np.int64)
-    rows: list[tuple[int, int, int, float, float, float, float]] = []
+    images: list[int] = []
+    rows: list[Row] = []
     polygons = 0
-    absent: list[str] = []  # pictures without a text file
-    for i, seen in enumerate(look_at([root / f for f in files])):
-        if isinstance(seen, PictureError):
-            continue  # told where pictures are looked at; without a size its boxes mean nothing
-        sizes[i] = drawn_size(*seen)
-        size = sizes[i].tolist()
-        for polygon, row in _labels(root, files[i], names, size, wrong, absent.append):
+    unlabelled: list[str] = []
+    for i, found in enumerate(picture_sizes([root / f for f in files])):
+        if isinstance(found, PictureError):
+            continue  # `picture_problems` reports it; without a size its boxes mean nothing
+        sizes[i] = drawn_size(*found)
+        for polygon, row in _read_labels(
+            root, files[i], names, sizes[i].tolist(), report, unlabelled
+        ):
             polygons += polygon
-            rows.append((i, *row))
-    place = {f: i for i, f in enumerate(files)}
-    number_of = {number: c for c, number in enumerate(names)}
+            images.append(i)
+            rows.append(row)
+    index = {f: i for i, f in enumerate(files)}
+    label_of = {number: c for c, number in enumerate(names)}
     ids, short_ids = unique_ids(files)
     data = Dataset(
         kind="yolo",
@@ -78,54 +81,51 @@ def read_yolo(config: Path) -> tuple[Dataset, list[Problem]]:
         files=tuple(files),
         sizes=sizes,
         boxes=Boxes.of(
-            [r[0] for r in rows],
-            [r[3:] for r in rows],
-            [number_of[r[2]] for r in rows],
-            record=[r[1] for r in rows],
+            images,
+            [r[2:] for r in rows],
+            [label_of[r[1]] for r in rows],
+            record=[r[0] for r in rows],
         ),
         sources=tuple(label_file(f) for f in files),
         unread=("polygons (their boxes are)",) if polygons else (),
-        subsets={k: np.array([place[f] for f in part], dtype=np.int64) for k, part in sets.items()},
-        notes=_unlabelled(absent, len(files)) + unread_kinds(unread),
+        subsets={k: np.array([index[f] for f in part], dtype=np.int64) for k, part in sets.items()},
+        notes=_unlabelled_note(unlabelled, len(files)) + unread_formats(unread),
     )
-    return data, problems
+    return data, report.problems
 
 
-def _unlabelled(absent: Sequence[str], of: int) -> tuple[str, ...]:
-    """A sentence about pictures without a text file: it is right, or a folder of labels is lost."""
-    if not absent:
+def _unlabelled_note(files: Sequence[str], total: int) -> tuple[str, ...]:
+    """A note on pictures without a text file: no objects in them, or their labels are missing."""
+    if not files:
         return ()
-    example = f"{shown(absent[0])} would have {shown(label_file(absent[0]))}"
-    counts = f"{len(absent):,} of {of:,} pictures"
-    return (f"without a label file, and so without objects: {counts}; {example}",)
+    counts = f"{len(files):,} of {total:,} pictures"
+    example = f"{shown(files[0])} would have {shown(label_file(files[0]))}"
+    return (f"{counts} have no label file, so no objects; {example}",)
 
 
-def configs(folder: Path, names: Sequence[str]) -> list[str]:
-    """The files of a folder that may be its data.yaml under another name."""
-
-    def silent(*_: str) -> None:
-        """What is wrong with files that are no configuration matters to nobody."""
-
+def find_configs(folder: Path, names: Sequence[str]) -> list[str]:
+    """Files of a folder that look like its data.yaml under another name."""
     tables = {
-        n: _config(folder / n, silent) for n in names if n.lower().endswith((".yaml", ".yml"))
+        n: _read_config(folder / n, Report(n))
+        for n in names
+        if n.lower().endswith((".yaml", ".yml"))
     }
     return [n for n, table in tables.items() if "names" in table and set(SETS) & set(table)]
 
 
 def missing_config(folder: Path, names: Sequence[str]) -> Problem | None:
-    """What to write, where all of YOLO is there but data.yaml, as in Label Studio's export."""
+    """A problem if only data.yaml is missing, as in Label Studio's export."""
     if not {"classes.txt", "images", "labels"} <= set(names):
         return None
     try:
-        with open_regular(folder / "classes.txt") as source:
-            text = source.read(MOST_BYTES).decode("utf-8-sig")
-    except (OSError, ValueError):
+        text = read_text(folder / "classes.txt", MOST_BYTES)
+    except OSError:
         text = ""
     classes = [line.strip() for line in text.splitlines() if line.strip()]
     listed = json.dumps(classes, ensure_ascii=False)
     listed = listed if classes and len(listed) < 1000 else "[the lines of classes.txt]"
     fix = f"write it, with the lines `train: images` and `names: {listed}`"
-    what = "missing: images/, labels/ and classes.txt are there, but no image set is named"
+    what = "missing; images/, labels/ and classes.txt exist, but no image sets are named"
     return Problem("yaml-missing", "data.yaml", "", what, fix)
 
 
@@ -139,83 +139,85 @@ def label_file(picture: str) -> str:
     return str(PurePosixPath(*parts).with_suffix(".txt"))
 
 
-def _config(path: Path, wrong: Any) -> dict[Any, Any]:
+def _read_config(path: Path, report: Report) -> dict[Any, Any]:
     try:
-        with open_regular(path) as source:
-            content = source.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            wrong("yaml-broken", "", "far too large for a table of names and folders", "shorten it")
-            return {}
-        table = parse_yaml(content.decode("utf-8-sig"))
+        table = parse_yaml(read_text(path, MOST_BYTES))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         what = f"broken YAML ({' '.join(str(error).split())[:120]})"
-        wrong("yaml-broken", "", what, "correct it")
+        report("yaml-broken", "", what, "correct it")
         return {}
     except OSError as error:
-        wrong("yaml-broken", "", f"cannot be read ({error.strerror})", "make it readable")
+        report("yaml-broken", "", f"cannot be read ({error.strerror})", "make it readable")
         return {}
     if not isinstance(table, dict):
-        wrong("yaml-shape", "", "not a table of keys", "write train:, val: and names:")
+        report("yaml-shape", "", "not a table of keys", "write train:, val: and names:")
         return {}
     return table
 
 
-def _names(table: Mapping[Any, Any], wrong: Any) -> dict[int, str]:
-    """The classes by their number: that of a table, else counted from 0."""
+def _class_names(table: Mapping[Any, Any], report: Report) -> dict[int, str]:
+    """{number: name}; the names of a list are numbered from 0."""
     given = table.get("names")
     if isinstance(given, list):
         given = {str(n): name for n, name in enumerate(given)}
     if not isinstance(given, dict) or not given:
-        wrong("yaml-shape", "names", "the class names are missing", "add names: [cat, dog]")
+        report("yaml-shape", "names", "no class names", "add names: [cat, dog]")
         return {}
     names: dict[int, str] = {}
     for key, name in given.items():
         if not (isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 10):
-            wrong("yaml-shape", "names", f"{shown(key)} is not the number of a class", "count them")
-        elif not isinstance(name, str) or name.strip() in NOTHING or not is_text(name):
-            what = f"the name of class {key} is not text: {shown(name)}"
-            wrong("name-wrong", "names", what, "name the class")
-        elif name.strip() in names.values():
-            what = f"{shown(name.strip())} is the name of several classes"
-            wrong("class-twice", "names", what, "use one number for it")
-            names[int(key)] = name.strip()
-        else:
-            names[int(key)] = name.strip()
+            what = f"{shown(key)} is not a class number"
+            report("yaml-shape", "names", what, "number the classes from 0")
+            continue
+        if not isinstance(name, str) or name.strip() in NOTHING or not is_text(name):
+            what = f"class {key} has no valid name: {shown(name)}"
+            report("name-wrong", "names", what, "name the class")
+            continue
+        if name.strip() in names.values():
+            what = f"several classes are named {shown(name.strip())}"
+            report("class-duplicate", "names", what, "merge them")
+        names[int(key)] = name.strip()
     count = table.get("nc", "")
     if count not in NOTHING and count != str(len(given)):
-        what = f"nc says {shown(count)}, but there are {len(given)} names"
-        wrong("yaml-shape", "nc", what, "correct nc or the names")
+        what = f"nc is {shown(count)}, but there are {len(given)} names"
+        report("yaml-shape", "nc", what, "correct nc or the names")
     return dict(sorted(names.items()))
 
 
 def _pictures(
-    root: Path, table: Mapping[Any, Any], key: str, tell: Any, wrong: Any, skip: Any
+    root: Path, table: Mapping[Any, Any], key: str, report: Report, unread: set[str]
 ) -> Iterator[str]:
-    """The pictures of one set, relative to the root: a folder, a text file of paths, or a list."""
+    """The pictures of one image set, relative to the root: a folder, a text file, or a list.
+
+    Pictures of unsupported formats are added to `unread`.
+    """
     entries = table[key] if isinstance(table[key], list) else [table[key]]
     base = table.get("path", "")
     for entry in entries:
         if not isinstance(entry, str) or not entry:
-            wrong("yaml-shape", key, f"{shown(entry)} is no path", "name a folder below data.yaml")
+            what = f"{shown(entry)} is not a path"
+            report("yaml-shape", key, what, "name a folder below data.yaml")
             continue
-        place = _inside(root, base if isinstance(base, str) else "", entry)
-        if place is None:
+        path = _find_below(root, base if isinstance(base, str) else "", entry)
+        if path is None:
             what = f"{shown(entry)} does not exist below the data folder"
-            meant = nearest(entry, _folders(root)) or " Paths are relative to its own folder."
-            wrong("set-missing", key, what, f"correct data.yaml.{meant}")
+            hint = nearest(entry, _folders(root)) or " Paths are relative to its folder."
+            report("set-missing", key, what, f"correct data.yaml.{hint}")
             continue
-        below = place.relative_to(real(root)).as_posix()
-        if is_folder(place):
-            prefix = "" if below == "." else f"{below}/"
-            unread: list[str] = []
-            yield from (f"{prefix}{f}" for f in pictures_below(place, tell, unread.append))
-            skip(f"{prefix}{f}" for f in unread)
+        relative = path.relative_to(real(root)).as_posix()
+        if is_folder(path):
+            prefix = "" if relative == "." else f"{relative}/"
+            skipped: list[str] = []
+            yield from (
+                f"{prefix}{f}" for f in pictures_below(path, report.problems.append, skipped.append)
+            )
+            unread.update(f"{prefix}{f}" for f in skipped)
         else:
-            yield from _listed(place, below, key, wrong)
+            yield from _listed_pictures(path, relative, key, report)
 
 
 def _folders(root: Path) -> list[str]:
-    """Folders that an entry could have meant."""
+    """Folders that a wrong entry may mean."""
     return [
         path.relative_to(root).as_posix()
         for pattern in ("*", "*/*")
@@ -224,87 +226,91 @@ def _folders(root: Path) -> list[str]:
     ][:1000]
 
 
-def _listed(place: Path, file: str, key: str, wrong: Any) -> Iterator[str]:
-    """The pictures that a text file names, a line each."""
+def _listed_pictures(path: Path, file: str, key: str, report: Report) -> Iterator[str]:
+    """The pictures that a text file names, one per line."""
     fix = "name a folder of pictures, or a text file that lists them"
     if is_picture(file):
-        wrong("yaml-shape", key, f"{shown(file)} is a single picture", fix)
+        report("yaml-shape", key, f"{shown(file)} is a single picture", fix)
         return
     try:
-        with open_regular(place) as source:
-            text = source.read().decode("utf-8-sig")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", "not UTF-8 text")
-        wrong("yaml-shape", key, f"{shown(file)} cannot be read ({reason})", fix)
+        text = read_text(path)
+    except OSError as error:
+        report("yaml-shape", key, f"{shown(file)} cannot be read ({error.strerror})", fix)
         return
     for n, line in enumerate(text.splitlines(), start=1):
         name = line.strip().removeprefix("./")
         if is_unread(name):
-            what = f"{shown(name)} is a picture of a kind that is not read"
-            wrong("list-broken", f"line {n}", what, "save it as JPEG or PNG", file)
+            what = f"{shown(name)} has an unsupported picture format"
+            report("list-broken", f"line {n}", what, "save it as JPEG or PNG", file)
         elif name and not is_picture(name):
-            wrong("list-broken", f"line {n}", f"{shown(name)} is no picture", "list pictures", file)
+            what = f"{shown(name)} is not a picture"
+            report("list-broken", f"line {n}", what, "list pictures only", file)
         elif name and not stays_inside(name):
-            what, fix = f"{shown(name)} leaves the data folder", "use paths inside it"
-            wrong("path-outside", f"line {n}", what, fix, file)
+            what = f"{shown(name)} is outside the data folder"
+            report("path-outside", f"line {n}", what, "use paths inside it", file)
         elif name:
             yield name
 
 
-def _inside(root: Path, base: str, entry: str) -> Path | None:
-    """The folder or file an entry of data.yaml means, if it lies in the data folder.
+def _find_below(root: Path, base: str, entry: str) -> Path | None:
+    """The folder or file that an entry of data.yaml means, if it is in the data folder.
 
-    Exports of labelling sites say ../train/images beside train/, or name a folder of another
-    machine in `path`; what lies beside data.yaml is meant then.
+    Exports of labelling sites say ../train/images for train/ beside data.yaml, or name a folder of
+    another machine in `path`.
     """
-    home = real(root)
-    bare = entry
-    while bare.startswith(("../", "./")):
-        bare = bare.split("/", 1)[1]
-    for guess in (home / base / entry, home / entry, home / bare):
-        place = real(guess)
-        inside = place == home or home in place.parents
-        if inside and (is_folder(place) or is_file(place)):
-            return place
+    folder = real(root)
+    plain = entry
+    while plain.startswith(("../", "./")):
+        plain = plain.split("/", 1)[1]
+    for guess in (folder / base / entry, folder / entry, folder / plain):
+        path = real(guess)
+        inside = path == folder or folder in path.parents
+        if inside and (is_folder(path) or is_file(path)):
+            return path
     return None
 
 
-def _labels(
-    root: Path, picture: str, names: Mapping[int, str], size: list[int], wrong: Any, absent: Any
-) -> Iterator[tuple[bool, tuple[int, int, float, float, float, float]]]:
-    """(line, class, x, y, width, height) in pixels; a polygon, told first, gives its box.
+def _read_labels(
+    root: Path,
+    picture: str,
+    names: Mapping[int, str],
+    size: Sequence[int],
+    report: Report,
+    unlabelled: list[str],
+) -> Iterator[tuple[bool, Row]]:
+    """The boxes of a picture, and whether each is that of a polygon.
 
-    Without a text file none, and `absent` is told.
+    A picture without a text file is added to `unlabelled`.
     """
     file = label_file(picture)
     try:
-        with open_regular(root / file) as source:
-            text = source.read().decode("utf-8-sig")
+        lines = read_text(root / file).splitlines()
     except FileNotFoundError:
-        absent(picture)
+        unlabelled.append(picture)
         return
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", "not UTF-8 text")
-        wrong("label-broken", "", f"cannot be read ({reason})", "write the file again", file)
+    except OSError as error:
+        what = f"cannot be read ({error.strerror})"
+        report("label-broken", "", what, "write the file again", file)
         return
     width, height = size
-    for n, line in enumerate(text.splitlines(), start=1):
+    for n, line in enumerate(lines, start=1):
         words = line.split()
         if not words:
             continue
         try:
-            own, *values = (number(w) for w in words)
+            label, *values = (number(w) for w in words)
         except ValueError:
-            wrong("label-broken", f"line {n}", "not all are numbers", "correct the line", file)
+            what = "not all values are numbers"
+            report("label-broken", f"line {n}", what, "correct the line", file)
             continue
         if len(values) != 4 and (len(values) < 6 or len(values) % 2):
             what = f"{len(words)} numbers: a line has 5, or a class and the points of a polygon"
-            wrong("label-broken", f"line {n}", what, "correct the line", file)
+            report("label-broken", f"line {n}", what, "correct the line", file)
             continue
-        if own not in names:
+        if label not in names:
             known = ", ".join(map(str, list(names)[:20]))
             what = f"class {words[0][:20]} is not one of {known}"
-            wrong("id-unknown", f"line {n}", what, "correct it, or add the class to names", file)
+            report("id-unknown", f"line {n}", what, "correct it, or add the class to names", file)
             continue
         if len(values) == 4:
             cx, cy, w, h = values
@@ -312,5 +318,5 @@ def _labels(
         else:
             left, top = min(values[0::2]), min(values[1::2])
             w, h = max(values[0::2]) - left, max(values[1::2]) - top
-        row = (n, int(own), left * width, top * height, w * width, h * height)
+        row = (n, int(label), left * width, top * height, w * width, h * height)
         yield len(values) > 4, row

@@ -1,16 +1,15 @@
-"""COCO's 12 figures by faster-coco-eval, for each class.
+"""COCO's 12 metrics by faster-coco-eval, for each class. The results equal those of pycocotools.
 
-Rules: cocodataset.org, "Detection evaluation", and pycocotools' cocoeval.py, whose numbers these
-are:
+Rules (cocodataset.org, "Detection evaluation", and pycocotools' cocoeval.py):
 
-- a crowd box is a region in which detections count neither way (IoU is over the detection's own
-  area there); an annotation's `ignore` has no effect: pycocotools overwrites it with `iscrowd`;
-- `area` of the annotation (of the mask, where there is one) decides between small, medium and
-  large; of detections, width x height;
+- detections on a crowd box are neither true nor false positives (their IoU with it is over their
+  own area); an annotation's `ignore` has no effect: pycocotools overwrites it with `iscrowd`;
+- the `area` of an annotation (of its mask, if it has one) makes it small, medium or large; that of
+  a detection is width x height;
 - the 100 highest scores of an image and class count; equal scores are ordered by image id, then as
   in the file.
 
-VOC's `difficult` has no counterpart in COCO: such boxes count like any other here.
+COCO has no equivalent of VOC's `difficult`: such boxes count like any other.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ import numpy as np
 from faster_coco_eval import COCO, COCOeval_faster
 
 from mini_fsod.data.dataset import Boxes, Dataset, Floats, Ints
-from mini_fsod.eval.detections import Detections
+from mini_fsod.eval.detections import DatasetDetections
 
-# figure: (is it a precision, index of the IoU threshold or None for 0.5:0.95, size, limit)
+# metric: (is it a precision, index of the IoU threshold or None for 0.5:0.95, size, limit)
 FIGURES: dict[str, tuple[bool, int | None, int, int]] = {
     "AP50": (True, 0, 0, 2),
     "AP": (True, None, 0, 2),
@@ -40,14 +39,14 @@ FIGURES: dict[str, tuple[bool, int | None, int, int]] = {
 }
 
 
-def class_figures(dataset: Dataset, detections: Detections) -> dict[str, list[float | None]]:
-    """Each figure (0 to 1) of each class, by label; None where no box counts.
+def class_figures(dataset: Dataset, detections: DatasetDetections) -> dict[str, list[float | None]]:
+    """{metric: its value (0 to 1) for each class}; None for a class without ground truth.
 
-    The mean over classes is COCO's figure: pycocotools averages over thresholds, recalls and
-    classes at once, and every class with ground truth brings equally many numbers.
+    The mean over classes is COCO's value: pycocotools averages over thresholds, recalls and classes
+    at once, with equally many numbers for every class that has ground truth.
     """
     boxes = dataset.boxes
-    labels = np.unique(boxes.label[~boxes.crowd])  # the others are undefined, and slow to find so
+    labels = np.unique(boxes.label[~boxes.crowd])  # the others are None, and slow to evaluate
     result: dict[str, list[float | None]] = {
         name: [None] * len(dataset.classes) for name in FIGURES
     }
@@ -62,11 +61,13 @@ def class_figures(dataset: Dataset, detections: Detections) -> dict[str, list[fl
     return result
 
 
-def _evaluate(dataset: Dataset, detections: Detections, labels: Ints) -> tuple[Floats, Floats]:
+def _evaluate(
+    dataset: Dataset, detections: DatasetDetections, labels: Ints
+) -> tuple[Floats, Floats]:
     """Precision (T, R, K, A, M), recall (T, K, A, M): T IoU thresholds, R recalls, K = len(labels)
     classes, A sizes (all, small, medium, large), M limits (1, 10, 100)."""
     ids = dataset.ids
-    rank = np.empty(len(ids), dtype=np.int64)  # images count in the order of their ids
+    rank = np.empty(len(ids), dtype=np.int64)  # images are evaluated in the order of their ids
     rank[sorted(range(len(ids)), key=ids.__getitem__)] = np.arange(len(ids))
     frame = {
         "images": [{"id": i} for i in range(len(ids))],
@@ -92,22 +93,22 @@ def _truth(boxes: Boxes, rank: Ints, labels: Ints) -> list[dict[str, Any]]:
         boxes.crowd.astype(int).tolist(),
         strict=True,
     )
-    # own ids from 1: in COCO's evaluation a match with id 0 counts as no match
+    # ids from 1: in COCO's evaluation, a match with id 0 counts as no match
     return [
         {"id": n, "image_id": i, "category_id": c, "bbox": b, "area": a, "iscrowd": crowd}
         for n, (i, c, b, a, crowd) in enumerate(columns, 1)
     ]
 
 
-def _found(detections: Detections, rank: Ints, labels: Ints) -> list[dict[str, Any]]:
-    mine = np.flatnonzero(np.isin(detections.label, labels))
-    xywh = detections.xywh[mine]
+def _found(detections: DatasetDetections, rank: Ints, labels: Ints) -> list[dict[str, Any]]:
+    kept = np.flatnonzero(np.isin(detections.label, labels))
+    xywh = detections.xywh[kept]
     columns = zip(
-        rank[detections.image[mine]].tolist(),
-        detections.label[mine].tolist(),
+        rank[detections.image[kept]].tolist(),
+        detections.label[kept].tolist(),
         xywh.tolist(),
         (xywh[:, 2] * xywh[:, 3]).tolist(),
-        detections.score[mine].tolist(),
+        detections.score[kept].tolist(),
         strict=True,
     )
     return [

@@ -1,4 +1,4 @@
-"""Detections as arrays, and the COCO results file they come from, ours or another tool's."""
+"""Detections as arrays, and reading them from a COCO results file of any tool."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from typing import Any
 import numpy as np
 
 from mini_fsod.data.dataset import Bools, Dataset, Floats, ImageId, Ints
-from mini_fsod.data.text import shown
+from mini_fsod.data.text import read_text, shown
 from mini_fsod.errors import DataError, Problem, nearest
-from mini_fsod.files import open_regular, real
+from mini_fsod.files import real
 
-ABSENT, UNKNOWN, TWICE = -2, -1, -3  # places that are no index
-HINTS = 10  # a hint is searched among all names, too slow for a file that is wrong throughout
+NOT_GIVEN, UNKNOWN, AMBIGUOUS = -2, -1, -3  # instead of an index
+HINTS = 10  # most "Did you mean" hints: they are slow to find
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Detections:
-    """N detections in the order of the file, which decides between equal scores."""
+class DatasetDetections:
+    """N detections in the order of the file, which breaks ties between equal scores."""
 
     image: Ints  # (N,) index of the image in the data set
     label: Ints  # (N,) index into Dataset.classes
     xywh: Floats  # (N, 4) x, y, width, height in pixels from 0, unclipped
-    score: Floats  # (N,) any finite number; only the order counts
+    score: Floats  # (N,) any finite numbers; only their order matters
 
     def __len__(self) -> int:
         return len(self.image)
 
-    def take(self, chosen: Ints | Bools) -> Detections:
-        return Detections(
+    def take(self, chosen: Ints | Bools) -> DatasetDetections:
+        return DatasetDetections(
             self.image[chosen], self.label[chosen], self.xywh[chosen], self.score[chosen]
         )
 
     @classmethod
-    def of(cls, image: Any, label: Any, xywh: Any, score: Any) -> Detections:
-        """Detections from columns: lists or arrays of any numeric type."""
+    def of(cls, image: Any, label: Any, xywh: Any, score: Any) -> DatasetDetections:
+        """From columns: lists or arrays of any numeric type."""
         images = np.asarray(image, dtype=np.int64)
         return cls(
             image=images,
@@ -51,74 +51,67 @@ class Detections:
         )
 
 
-def read_detections(path: Path, dataset: Dataset) -> Detections:
-    """A list of {"image_id", "category_id" or "category", "bbox": [x, y, w, h], "score"}, or what
-    `mini predict --json` wrote.
+def read_detections(path: Path, dataset: Dataset) -> DatasetDetections:
+    """A list of {"image_id", "category_id" or "category", "bbox": [x, y, w, h], "score"}.
 
-    `image_id` and `category_id` are the data set's own (`Dataset.ids`, `Dataset.category_ids`),
-    `category` is a class name. Other keys are passed over. Raises DataError with all wrong records.
+    `image_id` and `category_id` are those of the data set (`Dataset.ids`, `Dataset.category_ids`),
+    `category` is a class name; other keys are ignored. The output of `mini predict --json` works
+    too. Raises a DataError with all wrong records.
     """
-    records = _one_by_one(_load(path), str(path), dataset)
-    image_of = _image_places(dataset.ids)
-    detections = _columns(records, image_of, dataset)
+    records = _flattened(_load(path), str(path), dataset)
+    image_of = _image_indices(dataset.ids)
+    detections = _fast(records, image_of, dataset)
     if detections is None:
         problems = list(_Check(str(path), dataset, image_of).problems(records))
-        assert problems, "the fast and the careful reading disagree"
+        assert problems, "_fast and _Check disagree"
         raise DataError(problems)
     return detections
 
 
 def _load(path: Path) -> list[Any]:
-    def wrong(kind: str, what: str, fix: str) -> DataError:
+    def error(kind: str, what: str, fix: str) -> DataError:
         return DataError([Problem(kind, str(path), "", what, fix)])
 
     try:
-        with open_regular(path) as source:
-            value = json.loads(source.read().decode("utf-8-sig"))
-    except OSError as error:
-        raise wrong(
-            "unreadable", f"cannot be read ({error.strerror})", "Give the path of a results file"
-        ) from None
-    except UnicodeDecodeError:
-        raise wrong("not JSON", "is not UTF-8 text", "Write the results as UTF-8 JSON") from None
+        value = json.loads(read_text(path))
+    except OSError as failure:
+        what = f"cannot be read ({failure.strerror})"
+        raise error("unreadable", what, "give the path of a JSON file of results") from None
     except RecursionError:
-        raise wrong(
-            "not JSON", "is nested too deep", "Give a plain list of detections, as COCO has it"
-        ) from None
-    except ValueError as error:  # JSONDecodeError, or a number of thousands of digits
-        raise wrong("not JSON", f"is not JSON: {error}", "Write the results as JSON") from None
+        raise error("not JSON", "nested too deep", "write a plain list of detections") from None
+    except ValueError as failure:  # also a number with thousands of digits
+        raise error("not JSON", f"not JSON: {failure}", "write the results as JSON") from None
     if not isinstance(value, list):
-        inside = isinstance(value, dict) and isinstance(value.get("annotations"), list)
-        raise wrong(
-            "not a list",
-            f"holds {shown(value)}, not a list of detections",
-            'Take the list under "annotations", with a "score" for each record'
-            if inside
-            else 'Write a list of {"image_id", "category_id", "bbox", "score"}',
+        has_annotations = isinstance(value, dict) and isinstance(value.get("annotations"), list)
+        fix = (
+            'use the list under "annotations", with a "score" in each record'
+            if has_annotations
+            else 'write a list of {"image_id", "category_id", "bbox", "score"}'
         )
+        raise error("not a list", f"{shown(value)} instead of a list of detections", fix)
     return value
 
 
-def _one_by_one(records: list[Any], file: str, dataset: Dataset) -> list[Any]:
-    """Records of pictures, {"file", "detections": [...]}, as records of detections; others as is.
+def _flattened(records: list[Any], file: str, dataset: Dataset) -> list[Any]:
+    """Records of `mini predict`, {"file", "detections": [...]}, as a list of detections.
 
-    A picture is known by its path, or by its name where that is enough.
+    A picture is found by its path, or by its name if that is unique.
     """
     if not all(isinstance(r, dict) and isinstance(r.get("detections"), list) for r in records):
         return records
     paths = [dataset.path(i) for i in range(len(dataset))]
     names = Counter(path.name for path in paths)
-    known = {
+    by_name = {
         path.name: i for path, i in zip(paths, dataset.ids, strict=True) if names[path.name] == 1
     }
-    whole = {str(real(path)): i for path, i in zip(paths, dataset.ids, strict=True)}
+    by_path = {str(real(path)): i for path, i in zip(paths, dataset.ids, strict=True)}
     flat, problems = [], []
     for number, record in enumerate(records):
         path = Path(str(record.get("file")))
-        image = whole.get(str(real(path)), known.get(path.name))
+        image = by_path.get(str(real(path)), by_name.get(path.name))
         if image is None:
             what = f"the data has no picture {shown(str(path))}"
-            fix = "Predict on the pictures of the data set, or of the part that is scored"
+            fix = "predict on the pictures of the data set, or of the image set that is scored"
             problems.append(Problem("unknown image", file, f"record {number}", what, fix))
             continue
         flat += [
@@ -130,10 +123,10 @@ def _one_by_one(records: list[Any], file: str, dataset: Dataset) -> list[Any]:
     return flat
 
 
-def _columns(
+def _fast(
     records: list[Any], image_of: Mapping[ImageId, int], dataset: Dataset
-) -> Detections | None:
-    """The records as arrays, or None if any of them is odd: which one is not looked for here."""
+) -> DatasetDetections | None:
+    """The records as arrays; None if any of them is wrong, without saying which."""
     if not _types(records) <= {dict}:
         return None
     try:
@@ -158,15 +151,15 @@ def _columns(
     try:
         xywh = np.fromiter(chain.from_iterable(boxes), np.float64, 4 * n).reshape(n, 4)
         score = np.fromiter(scores, np.float64, n)
-    except OverflowError:  # a whole number beyond all floats
+    except OverflowError:  # an integer too large for a float
         return None
     image = np.fromiter((image_of.get(i, UNKNOWN) for i in ids), np.int64, n)
-    number_of = _label_places(dataset.category_ids)
-    name_of = _label_places(dataset.classes)
+    number_of = _label_indices(dataset.category_ids)
+    name_of = _label_indices(dataset.classes)
     by_number = np.fromiter((number_of.get(c, UNKNOWN) for c in numbers), np.int64, n)
     by_name = np.fromiter((name_of.get(c, UNKNOWN) for c in names), np.int64, n)
     label = np.maximum(by_number, by_name)
-    agreed = (by_number == by_name) | (np.minimum(by_number, by_name) == ABSENT)
+    agreed = (by_number == by_name) | (np.minimum(by_number, by_name) == NOT_GIVEN)
     fine = (
         np.isfinite(xywh).all()
         and np.isfinite(score).all()
@@ -174,19 +167,19 @@ def _columns(
         and (image >= 0).all()
         and (agreed & (label >= 0)).all()
     )
-    return Detections(image, label, xywh, score) if fine else None
+    return DatasetDetections(image, label, xywh, score) if fine else None
 
 
 class _Check:
-    """The careful reading: every record by itself, and for each what is wrong with it."""
+    """The slow way: all problems of every record."""
 
     def __init__(self, file: str, dataset: Dataset, image_of: Mapping[ImageId, int]) -> None:
         self.file = file
         self.dataset = dataset
         self.image_of = image_of
-        self.number_of = _label_places(dataset.category_ids)
-        self.name_of = _label_places(dataset.classes)
-        self.sets = _sets_of(dataset)
+        self.number_of = _label_indices(dataset.category_ids)
+        self.name_of = _label_indices(dataset.classes)
+        self.sets = _sets_of_short_ids(dataset)
         self.hints: dict[str, str] = {}
 
     def problems(self, records: Sequence[Any]) -> Iterator[Problem]:
@@ -196,12 +189,12 @@ class _Check:
 
     def _record(self, record: Any) -> Iterator[tuple[str, str, str]]:
         if not isinstance(record, dict):
-            fix = 'Write {"image_id", "category_id", "bbox", "score"} for each detection'
-            yield "not an object", f"is {shown(record)}, not an object", fix
+            fix = 'write {"image_id", "category_id", "bbox", "score"} for each detection'
+            yield "not an object", f"{shown(record)} is not an object", fix
             return
         for key in ("image_id", "bbox", "score"):
             if key not in record:
-                yield "missing key", f'has no "{key}"', f'Give each detection a "{key}"'
+                yield "missing key", f'"{key}" is missing', f'add "{key}" to each detection'
         if "image_id" in record:
             yield from self._image(record["image_id"])
         yield from self._class(record.get("category_id"), record.get("category"))
@@ -209,31 +202,31 @@ class _Check:
             yield from self._box(record["bbox"])
         if "score" in record and not _finite(record["score"]):
             what = f"score is {shown(record['score'])}, not a finite number"
-            yield "wrong score", what, "Give each detection a number as score"
+            yield "wrong score", what, "use a number"
 
     def _image(self, key: Any) -> Iterator[tuple[str, str, str]]:
         if type(key) not in (int, float, str):
-            what = f"image_id is {shown(key)}, neither a number nor text"
-            yield "unknown image", what, "Take the ids of the images that are scored"
+            what = f"image_id is {shown(key)}, not a number or text"
+            yield "unknown image", what, "use the ids of the images that are scored"
             return
-        place = self.image_of.get(key, UNKNOWN)
-        if place == TWICE:
-            what = f"image_id {shown(key)} is the id of several images"
-            yield "ambiguous image", what, "Give the pictures of the data set different names"
-        elif place == UNKNOWN and key in self.sets:
+        index = self.image_of.get(key, UNKNOWN)
+        if index == AMBIGUOUS:
+            what = f"several images have the id {shown(key)}"
+            yield "ambiguous image", what, "rename these pictures of the data set"
+        elif index == UNKNOWN and key in self.sets:
             *others, last = self.sets[key]
             listed = f"{', '.join(others)} and {last}" if others else last
-            what = f"the id {shown(key)} is in {listed}: choose one with --subset"
+            what = f"the id {shown(key)} is in {listed}"
             yield "ambiguous image", what, "choose an image set with --subset"
-        elif place == UNKNOWN:
+        elif index == UNKNOWN:
             what = f"the data has no image with the id {shown(key)}.{self._expected(key)}"
-            fix = "Score with the images the detections were made on, or leave these detections out"
+            fix = "score on the images of these detections, or remove them"
             yield "unknown image", what, fix
 
     def _expected(self, key: int | float | str) -> str:
         ids = self.dataset.ids
         if not ids:
-            return " It has no images at all."
+            return " It has no images."
         if isinstance(key, str) and isinstance(ids[0], str):
             return self._nearest(key, (str(i) for i in ids))
         if isinstance(key, str):
@@ -241,45 +234,45 @@ class _Check:
         if isinstance(ids[0], str):
             padded = (i for i in ids if str(i).lstrip("0") == str(key))
             example = shown(next(padded, ids[0]))
-            return f" Its ids are file names without their ending, as text, such as {example}."
+            return f" Its ids are file names without suffix, such as {example}."
         return ""
 
     def _class(self, number: Any, name: Any) -> Iterator[tuple[str, str, str]]:
-        fix = f"Classes of the data: {', '.join(self.dataset.classes[:20])}"
+        fix = f"use a class of the data: {', '.join(self.dataset.classes[:20])}"
         if number is None and name is None:
-            yield "missing key", 'has neither "category_id" nor "category"', fix
+            yield "missing key", '"category_id" or "category" is missing', fix
             return
-        places = {}
+        indices = {}
         if number is not None:
             known = type(number) in (int, float) and number in self.number_of
             if known:
-                places["category_id"] = self.number_of[number]
+                indices["category_id"] = self.number_of[number]
             else:
                 ids = ", ".join(map(str, self.dataset.category_ids[:20]))
                 what = f"the data has no class with the category_id {shown(number)}"
-                yield "unknown class", what, f"Its category ids: {ids}"
+                yield "unknown class", what, f"use a category id of the data: {ids}"
         if name is not None:
             if isinstance(name, str) and name in self.name_of:
-                places["category"] = self.name_of[name]
+                indices["category"] = self.name_of[name]
             else:
                 hint = self._nearest(name, self.dataset.classes) if isinstance(name, str) else ""
                 yield "unknown class", f"the data has no class {shown(name)}.{hint}", fix
-        if len(set(places.values())) == 2:
+        if len(set(indices.values())) == 2:
             what = (
                 f"category_id {shown(number)} is"
-                f' "{self.dataset.classes[places["category_id"]]}", but category is {shown(name)}'
+                f' "{self.dataset.classes[indices["category_id"]]}", but category is {shown(name)}'
             )
-            yield "two classes", what, "Give one of them, or the same class in both"
+            yield "two classes", what, "give one of them, or the same class in both"
 
     def _box(self, box: Any) -> Iterator[tuple[str, str, str]]:
-        fix = "Write bbox as [x, y, width, height] in pixels from 0"
+        fix = "write bbox as [x, y, width, height] in pixels"
         if not isinstance(box, list):
             yield "wrong box", f"bbox is {shown(box)}, not a list of four numbers", fix
         elif len(box) != 4:
-            yield "wrong box", f"bbox has {len(box):,} entries instead of 4", fix
+            yield "wrong box", f"bbox has {len(box):,} values instead of 4", fix
         elif not all(map(_finite, box)):
             odd = next(v for v in box if not _finite(v))
-            yield "wrong box", f"bbox holds {shown(odd)}, not a finite number", fix
+            yield "wrong box", f"bbox contains {shown(odd)}, not a finite number", fix
         elif box[2] < 0 or box[3] < 0:
             what = f"bbox has a negative size: {shown(box[2])} x {shown(box[3])}"
             yield "wrong box", what, fix
@@ -290,16 +283,16 @@ class _Check:
         return self.hints.get(word, "")
 
 
-def _image_places(ids: Sequence[ImageId]) -> dict[ImageId, int]:
-    """Index of each image id. The file stem alone may name two pictures of different folders."""
-    places: dict[ImageId, int] = {}
+def _image_indices(ids: Sequence[ImageId]) -> dict[ImageId, int]:
+    """{image id: index}. A file stem may be the name of pictures in several folders."""
+    indices: dict[ImageId, int] = {}
     for i, key in enumerate(ids):
-        places[key] = TWICE if key in places else i
-    return places
+        indices[key] = AMBIGUOUS if key in indices else i
+    return indices
 
 
-def _sets_of(dataset: Dataset) -> dict[ImageId, list[str]]:
-    """Short id: the image sets in which it is the id of one image."""
+def _sets_of_short_ids(dataset: Dataset) -> dict[ImageId, list[str]]:
+    """{short id: image sets in which it is unique}."""
     sets: dict[ImageId, list[str]] = {}
     for name, part in dataset.subsets.items():
         ids = [dataset.short_ids[i] for i in part.tolist()] if dataset.short_ids else []
@@ -309,8 +302,8 @@ def _sets_of(dataset: Dataset) -> dict[ImageId, list[str]]:
     return sets
 
 
-def _label_places(keys: Iterable[Any]) -> dict[Any, int]:
-    return {None: ABSENT} | {key: i for i, key in enumerate(keys)}
+def _label_indices(keys: Iterable[Any]) -> dict[Any, int]:
+    return {None: NOT_GIVEN} | {key: i for i, key in enumerate(keys)}
 
 
 def _types(values: Iterable[Any]) -> set[type]:
@@ -318,5 +311,5 @@ def _types(values: Iterable[Any]) -> set[type]:
 
 
 def _finite(value: Any) -> bool:
-    """True for a finite JSON number; `true` and whole numbers beyond all floats are none."""
+    """Whether it is a finite number; `true` and integers too large for a float are not."""
     return type(value) in (int, float) and abs(value) <= sys.float_info.max

@@ -1,4 +1,4 @@
-"""One call from detections to figures: what `mini eval` prints and what training stages record."""
+"""Scores of detections: what `mini eval` prints and what stages record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.errors import UserError, nearest
-from mini_fsod.eval.detections import Detections
+from mini_fsod.eval.detections import DatasetDetections
 from mini_fsod.labels import LabelMap
 
 Metric = Literal["voc07", "voc", "coco"]
@@ -18,13 +18,13 @@ NAMES = tuple(f"{prefix}{name}" for name in ("AP50", *COCO_ALONE) for prefix in 
 
 
 def score(
-    dataset: Dataset, detections: Detections, labels: LabelMap, metric: Metric
+    dataset: Dataset, detections: DatasetDetections, labels: LabelMap, metric: Metric
 ) -> dict[str, Any]:
-    """Figures in percent over novel (prefix n), base (prefix b) and all classes, and per class.
+    """Scores in percent over novel (prefix n), base (prefix b) and all classes, and per class.
 
     {"metric", "nAP50", "bAP50", "AP50", ..., "per_class": {name: {"AP50": ...}}, "images",
     "detections"}; with coco also COCO_ALONE. A class without ground truth is None and left out of
-    means; a mean of no class is None. Never NaN.
+    means; a mean over no classes is None. Never NaN.
     """
     figures = _class_figures(dataset, detections, metric)
     label = {name: i for i, name in enumerate(dataset.classes)}
@@ -45,7 +45,7 @@ def score(
 
 
 def _class_figures(
-    dataset: Dataset, detections: Detections, metric: str
+    dataset: Dataset, detections: DatasetDetections, metric: str
 ) -> dict[str, list[float | None]]:
     if metric == "coco":
         from mini_fsod.eval.coco import class_figures

@@ -1,4 +1,4 @@
-"""Several seeds: the mean of every figure and how far it can be trusted."""
+"""Several seeds: the mean of every score and its confidence interval."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ from typing import Any
 
 
 def over_seeds(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Results of `score`, one per seed, all on the same data by the same metric, as one result.
+    """Results of `score`, one per seed with the same data and metric, as one result.
 
-    Every figure, per class too, is the mean over the runs; "detections" lists their numbers;
-    "interval95" has the half width of the 95 % interval of each figure that is not per class,
-    "runs" the results as they came. A figure that is None in a run is None here, its interval too.
+    Every score, per class too, is the mean over the runs; "detections" lists their numbers. New are
+    "interval95", the half width of the 95 % interval of each score that is not per class, and
+    "runs", the given results. A score that is None in one run is None here, and so is its interval.
     """
     first = results[0]
     figures = [k for k in first if k not in ("metric", "per_class", "images", "detections")]
     per_class = {
-        name: {figure: mean([r["per_class"][name][figure] for r in results]) for figure in entry}
+        name: {
+            figure: mean_or_none([r["per_class"][name][figure] for r in results])
+            for figure in entry
+        }
         for name, entry in first["per_class"].items()
     }
     return {
         "metric": first["metric"],
-        **{k: mean([r[k] for r in results]) for k in figures},
+        **{k: mean_or_none([r[k] for r in results]) for k in figures},
         "per_class": per_class,
         "images": first["images"],
         "detections": [r["detections"] for r in results],
@@ -32,8 +35,8 @@ def over_seeds(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def mean(values: Sequence[float | None]) -> float | None:
-    """The mean, or None if a value is missing: a mean over other runs would not compare."""
+def mean_or_none(values: Sequence[float | None]) -> float | None:
+    """The mean; None if a value is missing, because means over fewer runs do not compare."""
     known = [v for v in values if v is not None]
     return fmean(known) if known and len(known) == len(values) else None
 
@@ -41,8 +44,8 @@ def mean(values: Sequence[float | None]) -> float | None:
 def interval95(values: Sequence[float | None]) -> float | None:
     """Half width of the 95 % confidence interval of the mean: t(0.975, n - 1) s / sqrt(n).
 
-    Student's t, since the spread is estimated from the same few runs. None for fewer than two runs
-    or if a value is missing.
+    Student's t, because the deviation is estimated from the same few runs. None for fewer than two
+    runs or if a value is missing.
     """
     known = [v for v in values if v is not None]
     n = len(known)

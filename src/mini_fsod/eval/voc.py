@@ -1,14 +1,14 @@
 """PASCAL VOC's average precision at IoU 0.5: the 11-point mean of 2007 and the area since 2010.
 
 Rules: VOC2007 development kit, sections 3.4.1 (AP) and 4.4 (detection); Everingham et al., IJCV
-2010, section 4.2. Three sharp facts:
+2010, section 4.2. Three details:
 
-- Overlap must exceed 0.5, as the challenge's text and the field's Python code have it. The Matlab
-  kit's code says >= instead.
-- Widths there are xmax - xmin + 1 in coordinates from 1. Our boxes are x, y, width, height from 0
-  with exclusive right and bottom edges, which holds that 1 already: nothing is added again.
-- The box with the highest overlap decides, taken and difficult ones included: a second detection of
-  a box is wrong even if it also overlaps a free one.
+- The IoU must be greater than 0.5, as in the challenge's text and in common Python code. The Matlab
+  kit's code uses >=.
+- VOC's width is xmax - xmin + 1, in coordinates from 1. Our boxes have exclusive right and bottom
+  edges, so their width includes that 1.
+- A detection is matched with the box of highest IoU, even if that is taken or difficult: a second
+  detection of a box is a false positive even if it also overlaps a free one.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from __future__ import annotations
 import numpy as np
 
 from mini_fsod.data.dataset import Bools, Boxes, Floats, Ints
-from mini_fsod.eval.detections import Detections
+from mini_fsod.eval.detections import DatasetDetections
 
 IOU = 0.5
-PAIRS = 1 << 20  # pairs of detection and box held at a time, about 0.3 GB
+PAIRS = 1 << 20  # pairs of detection and box at a time, about 0.3 GB
 
 
 def class_ap(
-    boxes: Boxes, detections: Detections, classes: int, *, eleven_points: bool
+    boxes: Boxes, detections: DatasetDetections, classes: int, *, eleven_points: bool
 ) -> list[float | None]:
-    """AP (0 to 1) of each class, by label; None where no box counts.
+    """AP (0 to 1) of each class; None for a class without ground truth.
 
-    Crowd and ignore boxes, which VOC does not have, are treated like difficult ones.
+    Crowd and ignore boxes, which VOC does not have, count as difficult.
     """
     average_precision = average_precision_07 if eleven_points else average_precision_area
     difficult = boxes.difficult | boxes.crowd | boxes.ignore
     result = []
     for label in range(classes):
-        mine = boxes.label == label
+        truth = boxes.label == label
         found = detections.label == label
         tp, fp = match_class(
             detections.image[found],
             detections.xywh[found],
             detections.score[found],
-            boxes.image[mine],
-            boxes.xywh[mine],
-            difficult[mine],
+            boxes.image[truth],
+            boxes.xywh[truth],
+            difficult[truth],
         )
-        result.append(average_precision(tp, fp, int((mine & ~difficult).sum())))
+        result.append(average_precision(tp, fp, int((truth & ~difficult).sum())))
     return result
 
 
@@ -54,7 +54,7 @@ def match_class(
 
     image, score (D,), xywh (D, 4); gt_image (G,) ascending, gt_xywh (G, 4), gt_difficult (G,).
     Returns tp (D,), fp (D,), highest score first, equal scores in the given order. A detection
-    whose best box is difficult is neither. D = 0 or G = 0 are fine.
+    whose best box is difficult is neither. D and G may be 0.
     """
     order = np.argsort(-score, kind="stable")
     best, iou = best_boxes(image[order], xywh[order], gt_image, gt_xywh)
@@ -62,7 +62,7 @@ def match_class(
     neither = np.zeros(len(order), dtype=np.bool_)
     neither[hit] = gt_difficult[best[hit]]
     hit = hit[~neither[hit]]
-    # whoever comes first in order of score takes the box, the others of the same box are too late
+    # the detection with the highest score takes the box; others of the same box are false positives
     _, first = np.unique(best[hit], return_index=True)
     tp = np.zeros(len(order), dtype=np.bool_)
     tp[hit[first]] = True
@@ -72,9 +72,8 @@ def match_class(
 def best_boxes(image: Ints, xywh: Floats, gt_image: Ints, gt_xywh: Floats) -> tuple[Ints, Floats]:
     """For each of D detections, the box of its image with the highest IoU and that IoU.
 
-    gt_image (G,) is ascending. Returns (D,) index of the box, the first of equals, -1 in an image
-    without boxes; and (D,) IoU, 0 there. Works through all pairs of an image at once, in portions
-    of about PAIRS, so that crowded images do not fill the memory.
+    gt_image (G,) is ascending. Returns (D,) index of the box, the first of equal ones, -1 in an
+    image without boxes; and (D,) IoU, 0 there. Works on about PAIRS pairs at a time.
     """
     begin = np.searchsorted(gt_image, image, side="left")
     count = np.searchsorted(gt_image, image, side="right") - begin
@@ -99,7 +98,7 @@ def best_boxes(image: Ints, xywh: Floats, gt_image: Ints, gt_xywh: Floats) -> tu
 
 def pair_iou(a: Floats, b: Floats) -> Floats:
     """IoU of a[i] and b[i], (P, 4) x, y, width, height each; 0 for boxes without area."""
-    with np.errstate(over="ignore", invalid="ignore"):  # absurd sizes end as 0, not as NaN
+    with np.errstate(over="ignore", invalid="ignore"):  # huge sizes give 0, not NaN
         low = np.maximum(a[:, :2], b[:, :2])
         high = np.minimum(a[:, :2] + a[:, 2:], b[:, :2] + b[:, 2:])
         side = np.maximum(high - low, 0)
@@ -118,9 +117,9 @@ def average_precision_07(tp: Bools, fp: Bools, positives: int) -> float | None:
     if positives == 0:
         return None
     true, precision = _curve(tp, fp)
-    # recall = true / positives >= k / 10 in whole numbers, which no rounding can move
-    place = np.searchsorted(10 * true, np.arange(11) * positives)
-    return float(np.append(precision, 0.0)[place].sum()) / 11
+    # recall = true / positives >= k / 10, in integers to avoid rounding errors
+    first = np.searchsorted(10 * true, np.arange(11) * positives)
+    return float(np.append(precision, 0.0)[first].sum()) / 11
 
 
 def average_precision_area(tp: Bools, fp: Bools, positives: int) -> float | None:
@@ -131,7 +130,7 @@ def average_precision_area(tp: Bools, fp: Bools, positives: int) -> float | None
     if positives == 0:
         return None
     true, precision = _curve(tp, fp)
-    # recall rises by 1 / positives at every true positive and stands still elsewhere
+    # recall rises by 1 / positives at every true positive
     return float(precision[np.diff(true, prepend=0) > 0].sum()) / positives
 
 

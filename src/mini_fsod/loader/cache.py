@@ -24,7 +24,7 @@ import PIL
 
 from mini_fsod import console
 from mini_fsod.data.dataset import Dataset, Ints
-from mini_fsod.data.pictures import PictureError, drawn_size, look_at
+from mini_fsod.data.pictures import PictureError, drawn_size, picture_sizes
 from mini_fsod.errors import UserError
 from mini_fsod.loader.decode import DECODE_VERSION, Bytes, Job, cores, decode_to_file, worker_pool
 from mini_fsod.loader.schedule import reduced
@@ -69,7 +69,7 @@ def own_sizes(data: Dataset) -> Ints:
     sizes = data.sizes[:, ::-1].copy()
     unknown = np.flatnonzero((sizes < 1).any(axis=1))
     paths = [data.path(i) for i in unknown.tolist()]
-    for i, path, seen in zip(unknown, paths, look_at(paths), strict=True):
+    for i, path, seen in zip(unknown, paths, picture_sizes(paths), strict=True):
         if isinstance(seen, PictureError):
             raise UserError(f"{path}: {seen.what}.", "`mini check DATA` lists all such pictures.")
         sizes[i] = drawn_size(*seen)[::-1]

@@ -1,76 +1,76 @@
-"""Pictures on the device: decoded once and held there, or, where they are too many, on the way.
+"""Pictures in the device's memory, decoded once; or streamed, where they do not fit.
 
-The runs of a study, one after another in a process, share what is held.
+The runs of a study in one process share the cached pictures.
 """
 
 from __future__ import annotations
 
 from math import ceil
-from pathlib import Path
 
 import torch
 
 from mini_fsod import console
-from mini_fsod.config.load import Config
+from mini_fsod.config.schema import Config
 from mini_fsod.data.dataset import NO_BOXES, Dataset
 from mini_fsod.loader.cache import Pictures, cached_pictures, default_folder, own_sizes
 from mini_fsod.loader.resident import Annotations, Resident
 from mini_fsod.loader.schedule import reduced
 
-SHARE = 0.6  # of the device's free memory that pictures may take
-MOST = 2  # sets of pictures at a time: the data, and what lies elsewhere
+MAX_MEMORY_SHARE = 0.6  # of the device's free memory
+MAX_SETS = 2  # of pictures in memory: the data set, and pictures from elsewhere
 
 Key = tuple[object, ...]
-_held: dict[Key, tuple[Pictures, Resident]] = {}
-_too_many: dict[Key, bool] = {}
+_cache: dict[Key, tuple[Pictures, Resident]] = {}
+_streamed: dict[Key, bool] = {}
 
 
 def largest_sides(config: Config) -> tuple[int, int]:
-    """The largest short and long side that any stage shows: so large pictures are kept."""
-    views, mine = config.views, config.mine
-    closest = 1.0 if views.zoom is None else max(1.0, views.zoom[1])
-    few = (*(config.transfer.short or ()), *(config.tune.short or ()))
-    looked = 0 if mine.discriminator == "none" else mine.discriminator_short_side
-    scanned = max(mine.short or (views.test,))
-    short = max(ceil(max(views.short) * closest), *few, views.test, scanned, looked)
-    long = views.long * max(scanned, views.test) // views.test  # as `scanning` has it
-    return short, max(ceil(views.long * closest), long, 2 * looked)
+    """The largest short and long side that any stage uses: pictures are stored as large as that."""
+    views, discriminator = config.views, config.discriminator
+    zoom = 1.0 if views.zoom is None else max(1.0, views.zoom[1])
+    scan = max(config.mine.scan_short or (views.test,))
+    crops = 0 if discriminator.weights == "none" else discriminator.short
+    short = max(ceil(max(views.short) * zoom), *(views.few_shot or ()), views.test, scan, crops)
+    long = views.long * max(scan, views.test) // views.test  # as the scan computes it
+    return short, max(ceil(views.long * zoom), long, 2 * crops)
 
 
-def too_many(data: Dataset, config: Config, device: torch.device) -> bool:
-    """Whether the pictures are to be decoded on the way: as configured, or because they would take
-    too much of the device's memory. Asked once of the same pictures: what is held is not free.
+def is_streamed(data: Dataset, config: Config, device: torch.device) -> bool:
+    """Whether pictures are decoded as needed: because the configuration says so, or because they
+    take too much of the device's memory. Decided once: cached pictures take free memory.
     """
-    if config.data.feed != "auto" or device.type != "cuda":
-        return config.data.feed == "stream"
+    if config.data.loading != "auto" or device.type != "cuda":
+        return config.data.loading == "stream"
     key = _key(data, config, device)
-    if key not in _too_many:
-        kept = reduced(own_sizes(data), *largest_sides(config))
+    if key not in _streamed:
+        stored = reduced(own_sizes(data), *largest_sides(config))
         free, _ = torch.cuda.mem_get_info(device)
-        _too_many[key] = 3 * int(kept.prod(axis=1).sum()) > SHARE * free
-        if _too_many[key]:
+        _streamed[key] = 3 * int(stored.prod(axis=1).sum()) > MAX_MEMORY_SHARE * free
+        if _streamed[key]:
             console.note(
                 f"{data.root}: {console.count(len(data), 'picture')} do not fit into the GPU's "
-                "memory, and are decoded on the way"
+                "memory and are decoded as needed"
             )
-    return _too_many[key]
+    return _streamed[key]
 
 
-def hold(data: Dataset, config: Config, device: torch.device) -> tuple[Pictures, Resident]:
-    """The pictures, decoded into the cache first where needed, on the device; no boxes."""
+def pictures_on_device(
+    data: Dataset, config: Config, device: torch.device
+) -> tuple[Pictures, Resident]:
+    """The pictures, decoded into the disk cache first where needed, and a loader without boxes."""
     key = _key(data, config, device)
-    if key not in _held:
-        while len(_held) >= MOST:  # the one that was asked for longest ago
-            del _held[next(iter(_held))]
-        folder: Path = config.data.cache or default_folder()
-        with console.progress("decoding pictures") as told:
-            pictures = cached_pictures(data, folder, *largest_sides(config), progress=told)
+    if key not in _cache:
+        while len(_cache) >= MAX_SETS:  # drop the least recently used
+            del _cache[next(iter(_cache))]
+        folder = config.data.cache or default_folder()
+        with console.progress("decoding pictures") as report:
+            pictures = cached_pictures(data, folder, *largest_sides(config), progress=report)
         resident = Resident(pictures, Annotations.of(NO_BOXES, len(data)), device)
-        _held[key] = pictures, resident
-    _held[key] = _held.pop(key)
-    return _held[key]
+        _cache[key] = pictures, resident
+    _cache[key] = _cache.pop(key)
+    return _cache[key]
 
 
 def _key(data: Dataset, config: Config, device: torch.device) -> Key:
-    """Pictures are the same whatever boxes they have."""
+    """The boxes of the pictures do not matter."""
     return data.root, data.files, config.data.cache, largest_sides(config), device

@@ -32,7 +32,13 @@ from mini_fsod.runs.run import Run
 from mini_fsod.tfa.transfer import transfer
 from mini_fsod.tfa.tune import tune
 from mini_fsod.train import state
-from mini_fsod.train.distributed import Team, device_of_process, team, told_by_leader, wait_for_all
+from mini_fsod.train.distributed import (
+    Team,
+    broadcast_from_leader,
+    device_of_process,
+    team,
+    wait_for_all,
+)
 
 STAGE = {
     "base": base, "transfer": transfer, "scan": scan, "mine": mine, "online": online, "tune": tune,
@@ -205,7 +211,7 @@ class _Pipeline:
             if leads and repeats:
                 self._discard(stage, folder)
             is_done = leads and store.read_metrics(folder) is not None
-            is_done = bool(told_by_leader(int(is_done), self._run.team, self._run.device))
+            is_done = bool(broadcast_from_leader(int(is_done), self._run.team, self._run.device))
             if not is_done:
                 self._compute(stage, folder)
             figures = store.read_metrics(folder) or {}

@@ -1,1 +1,1 @@
-"""The few-shot detector that mines first: TFA (Wang et al., 2020; protocol.md, section 2)."""
+"""Few-shot fine-tuning as in TFA (Wang et al., 2020): the stages `transfer` and `tune`."""

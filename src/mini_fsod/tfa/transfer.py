@@ -1,74 +1,76 @@
-"""The stage `transfer`: TFA's few-shot detector (protocol.md, section 2)."""
+"""The stage `transfer`: TFA's few-shot detector, which mines first (the paper's Eq. 1: M^s)."""
 
 from __future__ import annotations
 
-import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-import numpy as np
+import torch
 
-from mini_fsod import console
-from mini_fsod.config.schema import Transfer, Tune
-from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.subsets import arranged, with_base_boxes
 from mini_fsod.detector.model import Detector
-from mini_fsod.loader.schedule import Schedule
-from mini_fsod.runs.base import load_base, load_stage, onto, take
-from mini_fsod.runs.data import inputs_from
+from mini_fsod.labels import LabelMap
+from mini_fsod.runs.detectors import load_detector, to_device
 from mini_fsod.runs.run import Run
-from mini_fsod.tfa import cached_features
-from mini_fsod.tfa.widen import transfer
-from mini_fsod.train.distributed import broadcast_from_leader
-from mini_fsod.train.step import losses_of
+from mini_fsod.tfa.fine_tune import fine_tune
+
+NEW_ROWS_STD = 0.01
 
 
-def fine_tune(run: Run) -> None:
-    """TFA: rows for the novel classes, then both predictors on the balanced K-shot set."""
-    begun = time.perf_counter()
-    own, labels = run.config.transfer, run.material.labels
-    if own.checkpoint is not None:
-        given = load_stage(run, "transfer", own.checkpoint, labels.classes)
-        take(run, "transfer", *given, begun)
-        return
-    _, saved = load_base(run)
-    detector = transfer(
-        onto(saved.detector, run.device), labels, run.config.seed, own.boxes != "new"
+def transfer(run: Run, folder: Path) -> dict[str, Any]:
+    """Adds rows for the novel classes to the base detector, then trains both predictors on the
+    balanced K-shot set.
+    """
+    section, labels = run.config.transfer, run.data.labels
+    saved = load_detector(run, "base")
+    base = to_device(saved.detector, run.device)
+    mean_boxes = section.boxes != "new"
+    detector = few_shot_detector(base, labels, run.config.seed, mean_boxes)
+    data = run.data.shots
+    if section.data == "known":
+        data = with_base_boxes(data, arranged(run.data.whole, labels), labels)
+    weights = saved.about.get("weights")  # of the frozen layers
+    return fine_tune(run, "transfer", folder, detector, data, section, weights)
+
+
+def few_shot_detector(
+    base: Detector, labels: LabelMap, seed: int, mean_boxes: bool = False
+) -> Detector:
+    """A detector of all classes on the base detector's device; only its predictors are trained.
+
+    The classifier is TFA's: cosine, scale 20, no bias. Base and background rows are copied from the
+    base detector, which knows `labels.base` in this order; novel rows are drawn from N(0, 0.01).
+    With `mean_boxes`, the box regression of a novel class starts as the mean of the base classes':
+    where an object ends is much the same for all classes, and one shot does not teach it.
+    """
+    known = base.settings.num_classes
+    if known != len(labels.base):
+        raise ValueError(f"a detector of {known} classes for {len(labels.base)} base classes")
+    settings = replace(
+        base.settings, num_classes=len(labels.classes), classifier="cosine", iou_branch=False
     )
-    weights = saved.about.get("weights")  # what is frozen comes from there
-    data = run.material.shots
-    if own.data == "known":
-        data = with_base_boxes(data, arranged(run.material.data, labels), labels)
-    over_views(run, "transfer", detector, data, own, own.short, weights, begun)
+    detector = Detector(settings).to(base.mean.device)
+    detector.to(memory_format=torch.channels_last)
+    state = {k: v for k, v in base.state_dict().items() if not k.startswith("predictor.")}
+    detector.load_state_dict(state, strict=False)
 
-
-def over_views(
-    run: Run,
-    stage: str,
-    detector: Detector,
-    data: Dataset,
-    own: Transfer | Tune,
-    shorts: tuple[int, ...] | None,
-    weights: str | float | None,
-    begun: float,
-) -> None:
-    """Train what is not frozen of a detector, its predictors, over the views of a few pictures."""
-    box_classes = len(run.material.labels.base) if own.boxes == "fixed" else None
-    views, device, bf16 = run.config.views, run.device, run.bf16(own)
-    batches, sizes = run.material.batches(data)
-    schedule = Schedule(
-        sizes, own.batch, shorts or views.short, views.long, run.config.seed, flip=views.flip
-    )
-    keeps = own.cached
-    if keeps:
-        most_boxes = int(np.diff(data.offsets).max())
-        why = cached_features.obstacle(detector, schedule, most_boxes, device, bf16)
-        keeps = broadcast_from_leader(not why, run.team, device) > 0  # processes must not differ in it
-        if not keeps:
-            console.note(f"{stage}: features are not kept, iterations take longer: {why}")
-    if keeps:
-        seen = cached_features.look_once(detector, batches, schedule, device, bf16)
-        losses = cached_features.losses_over(detector, seen, box_classes)
-        inputs = cached_features.rows_from(schedule, device)
-    else:
-        losses, inputs = losses_of(detector, box_classes), inputs_from(batches, device)
-    feed = run.material.feed(data, schedule, inputs, run.team, own.accumulate)
-    run.train(stage, detector, run.material.labels, losses, feed, own, weights, begun)
+    new, old = detector.predictor, base.predictor
+    rng = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for layer in (new.classifier, new.boxes):
+            weight = layer.get_parameter("weight")
+            weight.copy_(torch.empty(weight.shape).normal_(std=NEW_ROWS_STD, generator=rng))
+        new.boxes.bias.zero_()
+        new.classifier.get_parameter("weight")[: 1 + known] = old.classifier.get_parameter("weight")
+        for rows, base_rows in (
+            (new.boxes.weight, old.boxes.weight),
+            (new.boxes.bias, old.boxes.bias),
+        ):
+            rows[: 4 * known] = base_rows
+            if mean_boxes:
+                mean = base_rows.view(known, 4, *base_rows.shape[1:]).mean(0)
+                rows[4 * known :] = mean.repeat(len(labels.novel), *[1] * (mean.dim() - 1))
+    detector.requires_grad_(False)
+    detector.predictor.requires_grad_(True)
+    return detector

@@ -1,35 +1,55 @@
-"""The stage `tune`: the last fine-tuning of the predictors on the K shots (paper, section 3.3)."""
+"""The stage `tune`: the last fine-tuning on the K shots (section 3.3)."""
 
 from __future__ import annotations
 
-import time
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
-from mini_fsod import console
+from mini_fsod import checkpoint, console
 from mini_fsod.data.subsets import arranged, is_of, with_base_boxes
-from mini_fsod.runs.base import load_stage, onto, take
+from mini_fsod.detector.model import Detector
+from mini_fsod.files import write_bytes
+from mini_fsod.runs.detectors import load_detector, to_device
 from mini_fsod.runs.run import Run
-from mini_fsod.tfa.transfer import over_views
+from mini_fsod.tfa.fine_tune import fine_tune
+from mini_fsod.train.distributed import wait_for_all
 
 
-def tune(run: Run) -> None:
-    """Classifier, box and IoU predictor of the re-trained detector; all else is frozen."""
-    begun = time.perf_counter()
-    own, labels = run.config.tune, run.material.labels
-    path, saved = load_stage(run, "online", run.config.online.checkpoint, labels.classes)
-    if own.data == "none":
-        console.note("tune.data is none: no fine-tuning, the detector of online is the run's")
-        take(run, "tune", path, saved, begun)
-        return
-    detector = onto(saved.detector, run.device).requires_grad_(False)
-    detector.predictor.requires_grad_(True)
-    if detector.iou_branch is not None:
-        detector.iou_branch.predict.requires_grad_(True)
-    data = run.material.shots
-    if own.data == "novel":
+def tune(run: Run, folder: Path) -> dict[str, Any]:
+    """Fine-tunes the predictors, or the whole R-CNN head, of the re-trained detector."""
+    section, labels = run.config.tune, run.data.labels
+    if section.data == "none":
+        return _copy_online(run, folder)
+    saved = load_detector(run, "online")
+    detector = to_device(saved.detector, run.device)
+    freeze_all_but(detector, section.part)
+    data = run.data.shots
+    if section.data == "novel":
         data = data.with_boxes(data.boxes.take(is_of(data, labels.novel)))
         data = data.select(np.unique(data.boxes.image))
-    elif own.data == "known":
-        data = with_base_boxes(data, arranged(run.material.data, labels), labels)
-    over_views(run, "tune", detector, data, own, own.short, saved.about.get("weights"), begun)
+    elif section.data == "known":
+        data = with_base_boxes(data, arranged(run.data.whole, labels), labels)
+    return fine_tune(run, "tune", folder, detector, data, section, saved.about.get("weights"))
+
+
+def freeze_all_but(detector: Detector, part: Literal["predictors", "head"]) -> None:
+    """Freezes the detector but for the predictors (classes, boxes, IoU) or the whole R-CNN head."""
+    detector.requires_grad_(False)
+    detector.predictor.requires_grad_(True)
+    branch = detector.iou_branch
+    if part == "head":
+        detector.box_head.requires_grad_(True)
+    if branch is not None:
+        (branch if part == "head" else branch.predict).requires_grad_(True)
+
+
+def _copy_online(run: Run, folder: Path) -> dict[str, Any]:
+    """Without fine-tuning, the re-trained detector is the result."""
+    if run.team.leads:
+        console.note("tune.data is none: no fine-tuning, the detector of online is the result")
+        content = (run.folder("online") / checkpoint.NAME).read_bytes()
+        write_bytes(folder / checkpoint.NAME, content)
+    wait_for_all(run.team)
+    return {"iterations": 0, "training_seconds": 0.0, "images_per_second": None}

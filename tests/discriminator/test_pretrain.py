@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from mini_fsod.discriminator.layouts import read_header
 from PIL import Image
 
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.read import read
 from mini_fsod.discriminator import pretrain as room
-from mini_fsod.discriminator.layouts import read_header
 from mini_fsod.discriminator.load import load
 from mini_fsod.discriminator.pretrain import SMALL, Pretraining, new_body, pretrain, queue_length
 from mini_fsod.errors import UserError

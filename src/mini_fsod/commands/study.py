@@ -146,7 +146,7 @@ def _run(chosen: Study, todo: StudyPlan, out: Path) -> dict[str, str]:
         todo,
         out,
         lambda config, folder, last: stages.run(
-            config, folder, last=last, command=command, store=store, wait=False
+            config, folder, last=last, command=command, results_store=store, wait=False
         ),
         finished=write,
     )

@@ -1,4 +1,4 @@
-"""A new class that the data does not have: its boxes and their pictures lie in a file of their own."""
+"""A new class that only the file of shots has, with pictures of its own."""
 
 from __future__ import annotations
 

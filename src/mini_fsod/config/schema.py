@@ -234,13 +234,8 @@ class Transfer(Training):
     decay: Fractions = (0.9,)
 
 
-<<<<<<< HEAD
-class Discriminator(Section):
-    """The network that compares candidates with the shots (section 3.3)."""
-=======
 class DiscriminatorSection(Section):
-    """The network that compares candidates with the shots (section 3.2)."""
->>>>>>> detector
+    """The network that compares candidates with the shots (section 3.3)."""
 
     # none, a file, or a name of torchvision or timm, as in resnet50:IMAGENET1K_V1
     weights: NameOrFile = "none"

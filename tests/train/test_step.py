@@ -28,7 +28,7 @@ LABELS = LabelMap(("car", "bus"), ("bird",))
 def source(tmp_path: Path) -> tuple[Resident, np.ndarray]:
     data = arranged(read(tiny.write_coco(tmp_path / "data")), LABELS)
     pictures = cached_pictures(data, tmp_path / "cache", 64, 128, workers=1)
-    return Resident(pictures, Annotations.of(data.boxes, len(data)), CPU), pictures.own
+    return Resident(pictures, Annotations.of(data.boxes, len(data)), CPU), pictures.sizes
 
 
 def detector() -> Detector:
@@ -41,7 +41,7 @@ def detector() -> Detector:
 
 
 @pytest.mark.slow
-def test_steps_bring_the_loss_down(source: tuple[Resident, np.ndarray]) -> None:
+def test_steps_reduce_the_loss(source: tuple[Resident, np.ndarray]) -> None:
     held, own = source
     model = detector()
     optimiser = make_optimiser(model, CPU, 0.9, 1e-4)
@@ -62,7 +62,7 @@ def test_steps_bring_the_loss_down(source: tuple[Resident, np.ndarray]) -> None:
     assert np.mean(totals[-3:]) < 0.8 * totals[0]
 
 
-def test_a_step_is_what_its_parts_are(
+def test_step_equals_plain_torch(
     source: tuple[Resident, np.ndarray],
 ) -> None:
     """The same weights after one step as by hand."""
@@ -80,7 +80,9 @@ def test_a_step_is_what_its_parts_are(
         torch.testing.assert_close(a, b)
 
 
-def test_detections_of_a_data_set(tmp_path: Path, source: tuple[Resident, np.ndarray]) -> None:
+def test_detect_all_detects_every_image_once(
+    tmp_path: Path, source: tuple[Resident, np.ndarray]
+) -> None:
     """Every image once, whatever fills up the last batch; boxes in the pictures' own pixels."""
     held, own = source
     model = detector()

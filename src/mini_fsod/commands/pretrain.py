@@ -10,7 +10,7 @@ from mini_fsod import console
 from mini_fsod.data.read import read
 from mini_fsod.device import torch_device
 from mini_fsod.discriminator.pretrain import SMALL, Pretraining, pretrain
-from mini_fsod.loader.cache import default_folder
+from mini_fsod.loader.cache import default_cache_folder
 
 
 def run(
@@ -39,7 +39,7 @@ def run(
     data = read(images, subset)
     for line in data.notes:
         console.note(line)
-    trained = pretrain(data, out, how, cache or default_folder(), where)
+    trained = pretrain(data, out, how, cache or default_cache_folder(), where)
     if trained is None:
         console.note(f"{out}: finished already")
     else:

@@ -22,7 +22,7 @@ from mini_fsod.data.subsets import arranged
 from mini_fsod.errors import UserError
 from mini_fsod.files import digest, is_file, write_bytes, write_json
 from mini_fsod.labels import LabelMap
-from mini_fsod.loader.cache import own_sizes
+from mini_fsod.loader.cache import image_sizes
 from mini_fsod.mining import extra, pool_io
 from mini_fsod.mining.audit import TRUE, annotated, audit, judge, seem_complete, with_pool
 from mini_fsod.mining.box_correction import stretched
@@ -136,7 +136,7 @@ def choose(run: Run, raw: Raw, data: Dataset, place: Path, most: int) -> dict[st
         )
         eligible = apart(found) if own.drop_nested else None
         if own.stretch and raw.seen is not None:
-            sizes = own_sizes(data)[found.image][:, ::-1]
+            sizes = image_sizes(data)[found.image][:, ::-1]
             by = raw.seen.stretch[found.label]
             found = replace(found, xywh=stretched(found.xywh, by, sizes))
         return found, *pool(found, labels.novel, fixed, own.alpha, most, own.expected, eligible)

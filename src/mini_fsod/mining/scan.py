@@ -25,7 +25,7 @@ from mini_fsod.errors import UserError
 from mini_fsod.eval.detections import read_detections
 from mini_fsod.files import digest, is_file, real
 from mini_fsod.labels import LabelMap
-from mini_fsod.loader.cache import own_sizes
+from mini_fsod.loader.cache import image_sizes
 from mini_fsod.loader.schedule import Plan, each_once
 from mini_fsod.mining.box_correction import STRETCHES, best_stretch, stretched
 from mini_fsod.mining.calibration import prototypes
@@ -264,7 +264,7 @@ def _stretches(
     xywh = stretched(
         np.repeat(found.xywh, number, axis=0),
         np.tile(STRETCHES, (len(found), 1)),
-        own_sizes(data)[image][:, ::-1],
+        image_sizes(data)[image][:, ::-1],
     )
     shown = data.with_boxes(Boxes.of(image, xywh, label))
     seen = torch.zeros(len(image), len(mean), device=run.device)

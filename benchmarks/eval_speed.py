@@ -18,14 +18,14 @@ from pathlib import Path
 import numpy as np
 
 from mini_fsod.data.dataset import Boxes, Dataset
-from mini_fsod.eval.detections import Detections, read_detections
+from mini_fsod.eval.detections import DatasetDetections, read_detections
 from mini_fsod.eval.score import Metric, score
 from mini_fsod.labels import LabelMap
 
 METRICS: tuple[Metric, ...] = ("voc07", "voc", "coco")
 
 
-def make(images: int, per_image: int, classes: int) -> tuple[Dataset, Detections]:
+def make(images: int, per_image: int, classes: int) -> tuple[Dataset, DatasetDetections]:
     """7 boxes an image, as in COCO. A third of the detections lie near a box of their class."""
     rng = np.random.default_rng(0)
     n = 7 * images
@@ -50,10 +50,10 @@ def make(images: int, per_image: int, classes: int) -> tuple[Dataset, Detections
         boxes=boxes,
         sources=("truth.json",) * images,
     )
-    return dataset, Detections.of(image, label, np.round(found, 2), rng.random(d) * (0.3 + near))
+    return dataset, DatasetDetections.of(image, label, np.round(found, 2), rng.random(d) * (0.3 + near))
 
 
-def results(dataset: Dataset, detections: Detections) -> list[dict[str, object]]:
+def results(dataset: Dataset, detections: DatasetDetections) -> list[dict[str, object]]:
     columns = zip(
         detections.image.tolist(),
         detections.label.tolist(),

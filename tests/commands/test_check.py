@@ -1,4 +1,4 @@
-"""`mini check` on what people really have: odd names, odd places, everything wrong at once."""
+"""`mini check` on sound data, and on the odd and broken data that people have."""
 
 from __future__ import annotations
 
@@ -12,8 +12,68 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from helpers import tiny
-from runs import small
+from helpers import shapes, tiny
+
+def test_check_of_sound_data_has_no_problems(tmp_path: Path, mini) -> None:
+    path = tiny.write_coco(tmp_path)
+    sheet = tmp_path / "sheet.png"
+    code, out, err = mini("check", path, "--novel", "bird", "--images", "--sheet", sheet)
+    assert code == 0
+    assert "3 images, 5 boxes, 3 classes" in out
+    assert re.search(r"bird \(novel\) +2 +2 .* 1 of 2 \(50%\)", out)
+    assert "No problems" in err
+    with Image.open(sheet) as picture:
+        assert picture.width > 500
+
+
+def test_check_reports_all_problems_together(tmp_path: Path, mini) -> None:
+    content = tiny.coco()
+    content["annotations"][0]["bbox"] = [float("nan"), 1, 2, 3]
+    content["annotations"][1]["category_id"] = 99
+    content["images"][1]["width"] = 61
+    path = tiny.write_coco(tmp_path, content)
+    (tmp_path / "c.png").unlink()
+    code, _, err = mini("check", path, "--no-sheet")
+    assert code == 2
+    assert "annotations.json, annotation 1: the box x nan" in err
+    assert "annotations.json, annotation 2: category id 99 is unknown" in err
+    assert "annotations.json, image 11: b.png: declared 61 x 60, but the picture is 60 x 60" in err
+    assert "annotations.json, image 12: c.png: the picture does not exist" in err
+    assert err.count("fix:") == 4
+    assert "4 problems" in err
+
+
+def test_check_prints_json(tmp_path: Path, mini) -> None:
+    content = tiny.coco()
+    content["annotations"][0]["bbox"] = [1, 1, 0, 0]
+    code, out, _ = mini("check", tiny.write_coco(tmp_path, content), "--json", "--no-sheet")
+    result = json.loads(out)
+    assert code == 2
+    assert result["classes"]["bird"]["boxes"] == 2
+    assert [p["kind"] for p in result["problems"]] == ["box-no-area"]
+    assert result["label_map"]["classes"] == ["bird", "bus", "car"]
+
+
+def test_check_fix_writes_a_copy_without_problems(tmp_path: Path, mini) -> None:
+    content = tiny.coco()
+    content["annotations"][0]["bbox"] = [1, 1, 0, 0]
+    path = tiny.write_coco(tmp_path / "in", content)
+    code, _, err = mini("check", path, "--no-sheet", "--fix", tmp_path / "out")
+    assert code == 2
+    assert "1 x box-no-area: left out" in err
+    assert mini("check", tmp_path / "out", "--no-sheet", "--images")[0] == 0
+
+
+def test_check_names_the_sheet_after_the_data(
+    tmp_path: Path, mini, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny.write_yolo(tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+    assert mini("check", "photos")[0] == 0
+    assert (tmp_path / "photos-check.png").is_file()
+
+
+# Odd names and places
 
 ODD = ["[red]bird", "[/bold]", ":car:"]
 
@@ -25,7 +85,7 @@ def odd_coco() -> dict:
     return content
 
 
-def test_names_are_shown_as_they_are(tmp_path: Path, mini) -> None:
+def test_check_shows_markup_in_names_literally(tmp_path: Path, mini) -> None:
     path = tiny.write_coco(tmp_path / "[red]a" / "[bold]", odd_coco()).parent
     code, out, err = mini("check", path, "--novel", "[/bold]", "--fix", tmp_path / "out[" / "z]")
     assert code == 0, err
@@ -40,7 +100,7 @@ def test_names_are_shown_as_they_are(tmp_path: Path, mini) -> None:
     assert 'No such class in the data: "[/blod]". Did you mean "[/bold]"?' in err
 
 
-def test_control_characters_do_not_reach_the_terminal(tmp_path: Path, mini) -> None:
+def test_check_escapes_control_characters(tmp_path: Path, mini) -> None:
     content = tiny.coco()
     content["categories"][0]["name"] = "a\x1b[31mb\nc"
     content["images"][0]["file_name"] = "\x1b]0;x\x07.png"
@@ -51,7 +111,7 @@ def test_control_characters_do_not_reach_the_terminal(tmp_path: Path, mini) -> N
 
 
 @pytest.mark.parametrize("words", [["--json"], []])
-def test_standard_output_that_knows_ascii_alone(tmp_path: Path, words: list[str]) -> None:
+def test_check_prints_to_an_ascii_terminal(tmp_path: Path, words: list[str]) -> None:
     content = tiny.coco()
     content["categories"][0]["name"] = "\u9ce5"
     path = tiny.write_coco(tmp_path, content)
@@ -68,7 +128,7 @@ def test_standard_output_that_knows_ascii_alone(tmp_path: Path, words: list[str]
         assert "\u9ce5" in json.loads(said.stdout)["classes"]
 
 
-def test_an_unknown_novel_class_is_one_problem_among_others(tmp_path: Path, mini) -> None:
+def test_check_reports_an_unknown_novel_class_with_other_problems(tmp_path: Path, mini) -> None:
     content = tiny.coco()
     content["annotations"][0]["bbox"] = [1, 1, 0, 0]
     path = tiny.write_coco(tmp_path / "data", content)
@@ -88,8 +148,8 @@ def test_an_unknown_novel_class_is_one_problem_among_others(tmp_path: Path, mini
     assert "--fix" not in err
 
 
-def test_a_novel_class_without_a_box_is_a_problem(tmp_path: Path, mini) -> None:
-    data = small.write_data(tmp_path / "data")
+def test_check_reports_a_novel_class_without_boxes(tmp_path: Path, mini) -> None:
+    data = shapes.write_data(tmp_path / "data")
     path = data / "annotations" / "train.json"
     content = json.loads(path.read_text())
     content["annotations"] = [a for a in content["annotations"] if a["category_id"] != 2]
@@ -100,7 +160,7 @@ def test_a_novel_class_without_a_box_is_a_problem(tmp_path: Path, mini) -> None:
     assert (problem["kind"], problem["record"]) == ("novel-empty", "class green")
 
 
-def test_half_characters_are_problems_in_every_command(tmp_path: Path, mini) -> None:
+def test_check_and_sample_report_lone_surrogates(tmp_path: Path, mini) -> None:
     content = tiny.coco()
     content["categories"][0]["name"] = "c\ud800t"
     path = tiny.write_coco(tmp_path, content)
@@ -112,7 +172,7 @@ def test_half_characters_are_problems_in_every_command(tmp_path: Path, mini) -> 
     assert json.loads(out)["problems"][0]["kind"] == "name-wrong"
 
 
-def test_figures_that_are_no_numbers_are_null(
+def test_check_writes_null_for_figures_that_are_not_finite(
     tmp_path: Path, mini, recwarn: pytest.WarningsRecorder
 ) -> None:
     content = tiny.coco()
@@ -132,7 +192,7 @@ def test_figures_that_are_no_numbers_are_null(
     assert re.search(r"bird +2 +2 +0 +-", out)
 
 
-def test_the_sheet_comes_after_the_problems_and_not_into_the_data(
+def test_check_writes_the_sheet_outside_the_data(
     tmp_path: Path, mini, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = tiny.coco()
@@ -152,18 +212,18 @@ def test_the_sheet_comes_after_the_problems_and_not_into_the_data(
     ]
 
 
-def test_pictures_that_lie_elsewhere(tmp_path: Path, mini) -> None:
+def test_check_suggests_root_where_all_images_are_missing(tmp_path: Path, mini) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps(tiny.coco()))
     code, _, err = mini("check", path, "--no-sheet")
     assert code == 2
-    assert "fix: name the folder of the pictures with --root" in err
+    assert "fix: name the folder of the images with --root" in err
     assert "--fix OUT" not in err  # nothing would be left
     tiny.write_pictures(tmp_path / "photos")
     assert mini("check", path, "--no-sheet", "--root", tmp_path / "photos")[0] == 0
 
 
-def test_an_empty_list_is_there(tmp_path: Path, mini) -> None:
+def test_check_reports_data_without_annotations(tmp_path: Path, mini) -> None:
     path = tiny.write_coco(tmp_path, tiny.coco() | {"annotations": []})
     code, _, err = mini("check", path, "--no-sheet")
     assert code == 2
@@ -172,7 +232,7 @@ def test_an_empty_list_is_there(tmp_path: Path, mini) -> None:
     assert "1 problem in annotations.json\n" in err
 
 
-def test_two_categories_of_one_name(tmp_path: Path, mini) -> None:
+def test_check_reports_two_categories_of_one_name(tmp_path: Path, mini) -> None:
     content = tiny.coco()
     content["categories"][1]["name"] = "bird"
     path = tiny.write_coco(tmp_path, content)
@@ -186,7 +246,7 @@ def test_two_categories_of_one_name(tmp_path: Path, mini) -> None:
         assert mini(*words, *more)[0] == 2
 
 
-def test_class_names_are_not_broken_at_80_columns(
+def test_check_does_not_wrap_class_names(
     tmp_path: Path, mini, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = tiny.coco()
@@ -196,10 +256,10 @@ def test_class_names_are_not_broken_at_80_columns(
     monkeypatch.setattr("mini_fsod.console.out._width", 80)
     _, out, _ = mini("check", path, "--novel", "bus", "--no-sheet")
     assert re.search(rf"^{name} +2 ", out, re.MULTILINE)
-    assert "beside a base object" in out
+    assert "next to a base object" in out
 
 
-def test_standard_output_on_a_full_disk(tmp_path: Path) -> None:
+def test_check_reports_standard_output_on_a_full_disk(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")
     words = ["check", str(tiny.write_coco(tmp_path)), "--no-sheet", "--json"]
@@ -212,7 +272,7 @@ def test_standard_output_on_a_full_disk(tmp_path: Path) -> None:
     assert b"Traceback" not in said.stderr
 
 
-def test_broken_exif_is_nothing_to_warn_of(tmp_path: Path, mini) -> None:
+def test_check_does_not_warn_of_broken_exif(tmp_path: Path, mini) -> None:
     path = tiny.write_coco(tmp_path)
     exif = b"Exif\0\0II*\0\x08\0\0\0\xff\xff" + b"\x12\x01" * 50
     Image.new("RGB", (100, 80)).save(tmp_path / "a.png", "JPEG", exif=exif)
@@ -222,7 +282,7 @@ def test_broken_exif_is_nothing_to_warn_of(tmp_path: Path, mini) -> None:
 
 
 @pytest.mark.parametrize(("novel", "said"), [("bus,bus", "Named twice"), ("", "names no class")])
-def test_a_wrong_novel_option_is_one_problem_among_others(
+def test_check_reports_a_wrong_novel_option_with_other_problems(
     tmp_path: Path, mini, novel: str, said: str
 ) -> None:
     content = tiny.coco()
@@ -235,17 +295,17 @@ def test_a_wrong_novel_option_is_one_problem_among_others(
     assert "2 problems" in err
 
 
-def test_what_can_be_mined_is_counted_in_the_training_images(tmp_path: Path, mini) -> None:
-    """All buses lie in val, which nothing is mined in; of the birds, one of two beside a car."""
+def test_check_counts_mineable_boxes_in_the_training_images(tmp_path: Path, mini) -> None:
+    """All buses are in val, where nothing is mined; one of two birds is next to a car."""
     home = tiny.write_yolo(tmp_path / "photos")
     _, out, err = mini("check", home, "--novel", "bird,bus", "--no-sheet")
     assert "base set    1 image with a base box in train\n" in out
-    assert "beside a base object in train" in out
+    assert "next to a base object in train" in out
     assert re.search(r"bird \(novel\) +2 +2 .* 1 of 2 \(50%\)", out)
     assert re.search(r"bus \(novel\) +1 +1 .* 0 of 0 *\n", out)
-    assert "in all images in train; counted are those that have a box." in out
-    assert "NOTE bus has no box in train, which a run trains on" in err
-    assert "(1 elsewhere); shots may lie in a data set of their own (shots.file)" in err
+    assert "Mining searches all images in train. Only labelled novel boxes are counted" in out
+    assert "NOTE bus has no box in train, where a run trains" in err
+    assert "(1 elsewhere); shots.file takes shots from another data set" in err
     assert "bird has no box" not in err
     figures = json.loads(mini("check", home, "--novel", "bird,bus", "--no-sheet", "--json")[1])
     assert (figures["training_set"], figures["training_images"]) == ("train", 2)
@@ -255,7 +315,7 @@ def test_what_can_be_mined_is_counted_in_the_training_images(tmp_path: Path, min
     assert len(figures["notes"]) == 1
 
 
-def test_what_can_be_mined_in_a_set_that_is_named(tmp_path: Path, mini) -> None:
+def test_check_counts_mineable_boxes_in_the_given_subset(tmp_path: Path, mini) -> None:
     home = tiny.write_yolo(tmp_path / "photos")
     _, out, err = mini("check", home, "--novel", "bus", "--subset", "val", "--no-sheet")
     assert "base set    1 image with a base box\n" in out
@@ -265,22 +325,22 @@ def test_what_can_be_mined_in_a_set_that_is_named(tmp_path: Path, mini) -> None:
     assert "base set    2 images with a base box\n" in out  # no image sets: all is training
 
 
-def test_no_base_class_is_left_to_train_on(tmp_path: Path, mini) -> None:
+def test_check_reports_that_all_classes_are_novel(tmp_path: Path, mini) -> None:
     path = tiny.write_coco(tmp_path / "one")
     code, _, err = mini("check", path, "--novel", "bird,bus,car", "--no-sheet")
     assert code == 2
-    assert "all classes are novel: there is not a single box of a base class to train on" in err
+    assert "all classes are novel: there is no box of a base class to train on" in err
     assert "1 problem in annotations.json\n" in err  # which --fix does not mend
     code, _, err = mini("check", path, "--novel", "bird,car", "--no-sheet")
     assert code == 0, err
 
 
-def test_no_base_box_where_a_run_trains(tmp_path: Path, mini) -> None:
-    """The only bus lies in val; what could not be read is told instead."""
+def test_check_reports_training_images_without_base_boxes(tmp_path: Path, mini) -> None:
+    """The only bus is in val. If train cannot be read, that is reported instead."""
     home = tiny.write_yolo(tmp_path / "photos")
     words = ["check", home, "--novel", "bird,car", "--no-sheet"]
     _, _, err = mini(*words)
-    assert "photos: there is not a single box of a base class to train on in train\n" in err
+    assert "photos: there is no box of a base class to train on in train\n" in err
     assert mini(*words, "--subset", "train")[0] == 0  # looked at alone
     text = (home / "data.yaml").read_text()
     (home / "data.yaml").write_text(text.replace("images/train", "images/trian"))

@@ -1,46 +1,80 @@
-"""`mini demo` with trainings of a few iterations: which runs it leaves, and what it says."""
+"""`mini demo` with trainings of a few iterations, and `mini demo-data`."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mini_fsod.commands import demo
-from mini_fsod.config.load import Config, resolve
+from helpers.shapes import json_of
+from mini_fsod.config import load
+from mini_fsod.config.load import Config
 
 SHORT = (
     *("base.iterations=3", "transfer.iterations=3", "online.iterations=3", "tune.iterations=3"),
-    *("mine.cut=0.001", "views.test=96"),
+    *("mine.min_score=0.001", "views.test=96"),
 )
 
 
+def test_demo_asks_for_mini_and_two_ablations(
+    mini: Any, stages: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    figures = {"nAP50": 1.0, "bAP50": 2.0}
+    stages.results = {"stages": dict.fromkeys(("transfer", "online", "tune"), figures)}
+    monkeypatch.setattr("mini_fsod.commands.demo._write_detections_sheet", lambda *_: None)
+    monkeypatch.setattr("mini_fsod.commands.demo.mined_table", lambda _: "mined boxes")
+    monkeypatch.setattr("mini_fsod.commands.demo.check_data", lambda *_, **__: True)
+    monkeypatch.setattr("mini_fsod.demo.write_demo_data", lambda *_, **__: True)
+    monkeypatch.setattr("mini_fsod.console.table", lambda _: None)
+    code, _, err = mini("demo", "--seed", 3, "-o", tmp_path / "out")
+    assert code == 0, err
+    whole, offline, oracle = stages.calls
+    assert [call.out.name for call in stages.calls] == ["out", "out-offline", "out-oracle"]
+    assert [call.last for call in stages.calls] == [None, "online", "online"]
+    sets = [f"data.root={tmp_path / 'demo-data'}", "seed=3", "shots.seed=3"]
+    assert whole.config == load.resolve("demo", sets)
+    assert not (offline.config.online.teacher or offline.config.online.oracle)
+    assert oracle.config.online.oracle
+    for other in (offline, oracle):  # what the stages before re-training depend on is the same
+        assert other.config.model_copy(update={"online": whole.config.online}) == whole.config
+
+
 @pytest.mark.slow
-def test_the_demo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_leaves_pictures_and_comparable_runs(
+    mini: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    resolve = load.resolve
+
     def shorter(name: str, sets: Sequence[str]) -> Config:
         return resolve(name, [*sets, *SHORT])
 
-    monkeypatch.setattr(demo, "resolve", shorter)
-    monkeypatch.setattr(demo, "SHOWN", 2)
+    monkeypatch.setattr(load, "resolve", shorter)
+    monkeypatch.setattr("mini_fsod.commands.demo.SHEET_IMAGES", 2)
+    monkeypatch.chdir(tmp_path)
+    code, said, err = mini("demo", "--seed", 3)
+    assert code == 0, err
     out = Path("runs/demo")
-    demo.run(out, seed=3)
-    said = capsys.readouterr().out
     for name in ("TFA", "offline mining", "MINI", "oracle"):
         assert f"\n{name}" in said
     for name in ("train.png", "detections.png", "mine/1-three.png", "results.json"):
         assert f"runs/demo/{name}" in said
         assert (out / name).stat().st_size > 100
     stages = {
-        run: json.loads((out.parent / run / "results.json").read_bytes())["stages"]
+        run: json_of(out.parent / run / "results.json")["stages"]
         for run in ("demo", "demo-offline", "demo-oracle")
     }
-    assert list(stages["demo"]) == ["base", "transfer", "mine", "online", "tune"]
+    assert list(stages["demo"]) == ["base", "transfer", "scan", "mine", "online", "tune"]
     for row in ("demo-offline", "demo-oracle"):
-        assert list(stages[row]) == ["base", "transfer", "mine", "online"]
-        for stage in ("base", "transfer"):  # the same detectors, not trained again
-            sums = {stages[run][stage]["checkpoint_sha256"] for run in ("demo", row)}
-            assert len(sums) == 1
-    demo.run(out, seed=3)  # what is finished is shown again
-    assert said.splitlines()[-8:] == capsys.readouterr().out.splitlines()[-8:]
+        assert list(stages[row])[-1] == "online"
+        for stage in {"base", "transfer"} & {*stages[row]}:  # the same detectors, not trained again
+            assert stages[row][stage] == stages["demo"][stage]
+    assert said.splitlines()[-8:] == mini("demo", "--seed", 3)[1].splitlines()[-8:]
+
+
+def test_demo_data_is_written_once(mini: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([True, False])
+    monkeypatch.setattr("mini_fsod.demo.write_demo_data", lambda *_, **__: next(answers))
+    assert "demo data written to digits" in mini("demo-data", "digits")[2]
+    assert "demo data exists in digits" in mini("demo-data", "digits")[2]

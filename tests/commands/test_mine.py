@@ -1,23 +1,133 @@
-"""`mini mine`: the stage alone, in a run that is there."""
+"""`mini mine`: which settings it changes, the table of mined boxes, and mining again for real."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mini_fsod.commands.mine import run
+from helpers import shapes
+from mini_fsod import console
+from mini_fsod.commands.mine import mined_table
 from mini_fsod.config.load import Config, from_file, resolve
-from mini_fsod.errors import UserError
-from mini_fsod.mining import pool_io
-from mini_fsod.runs import again, stages
 from runs import small
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """The folder of a run as `mini mine` reads it, with two mined classes."""
+    folder = tmp_path / "a run"
+    mine = folder / "mine"
+    mine.mkdir(parents=True)
+    (folder / "config.yaml").write_text(resolve("photos", ["data.novel=bird,[b]us"]).to_yaml())
+    classes = {
+        "bird": {"candidates": 1200, "delta": 0.75, "kept": 300},
+        "[b]us": {"candidates": 0, "delta": None, "kept": 0},
+    }
+    (mine / "thresholds.json").write_text(json.dumps({"classes": classes}))
+    (mine / "1-bird.png").touch()
+    return folder
+
+
+def write_audit(folder: Path) -> None:
+    pool = {"candidates": 1200, "kept": 300, "precision": 0.8, "recall": 0.5}
+    empty = {"candidates": 0, "kept": 0, "precision": None, "recall": 0.0}
+    audit = {"pool": pool, "classes": {"bird": pool, "[b]us": empty}}
+    (folder / "audit.json").write_text(json.dumps(audit))
+
+
+def rows(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines()]
+
+
+# Settings
+
+
+def test_mine_changes_the_config_of_the_run_and_stops_after_mining(
+    run: Path, mini: Any, stages: Any
+) -> None:
+    sets = ["mine.alpha=2", "discriminator.whiten=true"]
+    code, _, err = mini("mine", run, *(word for text in sets for word in ("--set", text)))
+    assert code == 0, err
+    (call,) = stages.calls
+    assert call.config == resolve(str(run / "config.yaml"), sets)
+    assert (call.out, call.first, call.last) == (run, None, "mine")
+    assert call.command.startswith("mini mine ")
+    assert f"mini run '{run}'" in err
+
+
+def test_mine_extra_sets_the_folder_of_more_images(run: Path, mini: Any, stages: Any) -> None:
+    assert mini("mine", run, "--extra", "more: [photos]")[0] == 0
+    assert stages.calls[0].config.mine.extra == Path("more: [photos]")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("online.batch=4", "mini mine only changes keys of mine and discriminator"),
+        ("seed=4", "mini mine only changes keys of mine and discriminator"),
+        ("mine", "mini mine only changes keys of mine and discriminator"),
+        ("mine.alhpa=1", "mine.alhpa"),
+        ("mine.alpha=much", "must be a number"),
+    ],
+)
+def test_mine_refuses_other_keys_and_wrong_values(
+    run: Path, mini: Any, stages: Any, text: str, message: str
+) -> None:
+    code, out, err = mini("mine", run, "--set", text)
+    assert (code, out, stages.calls) == (2, "", [])
+    assert message in err
+    assert "What to do:" in err
+
+
+def test_mine_refuses_a_folder_without_a_run(tmp_path: Path, mini: Any, stages: Any) -> None:
+    code, _, err = mini("mine", tmp_path / "nowhere")
+    assert (code, stages.calls) == (2, [])
+    assert "nowhere: not the folder of a run" in err
+
+
+# The table
+
+
+def test_mine_prints_a_row_per_class(run: Path, mini: Any, stages: Any) -> None:
+    code, out, _ = mini("mine", run)
+    assert code == 0
+    assert rows(out) == [
+        ["class", "candidates", "delta", "kept", "sheet"],
+        ["bird", "1,200", "0.750", "300", "1-bird.png"],
+        ["[b]us", "0", "-", "0", "-"],
+    ]
+
+
+def test_mine_prints_precision_and_recall_where_known(run: Path, mini: Any, stages: Any) -> None:
+    write_audit(run / "mine")
+    assert rows(mini("mine", run)[1]) == [
+        ["class", "candidates", "delta", "kept", "precision", "recall", "sheet"],
+        ["bird", "1,200", "0.750", "300", "0.800", "0.500", "1-bird.png"],
+        ["[b]us", "0", "-", "0", "-", "0.000", "-"],
+        ["all", "1,200", "-", "300", "0.800", "0.500"],
+    ]
+
+
+def test_mine_prints_a_second_table_for_extra_images(run: Path, mini: Any, stages: Any) -> None:
+    (run / "mine" / "extra").mkdir()
+    content = {"classes": {"bird": {"candidates": 9, "delta": 0.5, "kept": 7}}}
+    (run / "mine" / "extra" / "thresholds.json").write_text(json.dumps(content))
+    _, out, err = mini("mine", run)
+    assert ["bird", "9", "0.500", "7", "-"] in rows(out)
+    assert f"{run / 'mine' / 'extra'}: pool.json" in err
+
+
+def test_mine_prints_nothing_in_other_processes_of_torchrun(
+    run: Path, mini: Any, stages: Any
+) -> None:
+    stages.results = {}
+    assert mini("mine", run) == (0, "", "")
+
+
+# Whole runs
 
 SHORT = {
     "base__iterations": 2,
@@ -30,272 +140,72 @@ SHORT = {
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small.write_data(tmp_path_factory.mktemp("small") / "data")
-
-
-@pytest.fixture(scope="module")
-def config(data: Path) -> Config:
-    """Mining from detections: every object of the training images is said to be light blue."""
-    truth = small.json_of(data / "annotations" / "train.json")["annotations"]
-    rows = [
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """Mining from detections: every training object is detected as light blue."""
+    data = shapes.write_data(tmp_path_factory.mktemp("shapes") / "data")
+    annotations = shapes.json_of(data / "annotations" / "train.json")["annotations"]
+    detections = [
         {"image_id": a["image_id"], "category_id": 3, "bbox": a["bbox"]}
         | {"score": 0.9 if a["category_id"] == 3 else 0.5}
-        for a in truth
+        for a in annotations
     ]
-    given = data.parent / "given.json"
-    given.write_text(json.dumps(rows))
-    (data.parent / "small.yaml").touch()
-    own = {"mine__detections": given, "mine__threshold": 0.7, **SHORT}
-    return resolve(str(data.parent / "small.yaml"), small.sets(data, **own))
+    file = data.parent / "detections.json"
+    file.write_text(json.dumps(detections))
+    source = data.parent / "shapes.yaml"
+    source.touch()
+    changes = {"mine__detections": file, "mine__threshold": 0.7, **SHORT}
+    return resolve(str(source), small.sets(data, **changes))
 
 
-@pytest.fixture(scope="module")
-def finished(data: Path, config: Config) -> Path:
-    out = data.parent / "finished"
+def test_mine_again_makes_another_pool_and_keeps_the_earlier_results(
+    tmp_path: Path, config: Config, mini: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from mini_fsod.runs import stages
+
+    out = tmp_path / "run"
     stages.run(config, out, last="online")
-    return out
+    pool, trained = out / "mine" / "pool.json", out / "online" / "checkpoint.safetensors"
+    first_pool, first_trained = pool.read_bytes(), trained.read_bytes()
+    written = trained.stat().st_mtime_ns
 
-
-@pytest.fixture
-def copied(finished: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(finished, tmp_path / "copied"))
-
-
-def names(out: Path) -> set[str]:
-    return {path.name for path in out.iterdir()}
-
-
-def test_mined_with_another_threshold(
-    copied: Path, config: Config, capsys: pytest.CaptureFixture[str]
-) -> None:
-    capsys.readouterr()
-    run(copied, ["mine.threshold=0.4"])
-    said = capsys.readouterr()
-    header, row = (line.split() for line in said.out.splitlines())
-    assert header == ["class", "candidates", "delta", "kept", "precision", "recall", "sheet"]
-    boxes = small.json_of(copied / "mine" / "audit.json")["classes"][small.NOVEL]["candidates"]
-    share = f"{4 / (boxes - 1):.3f}"  # one of the five is the shot
-    assert row == ["blue,", "light", f"{boxes}", "0.400", f"{boxes}", share, "1.000", row[-1]]
-    assert (copied / "mine" / row[-1]).exists()
-    assert len(small.json_of(copied / "mine" / "pool.json")["annotations"]) == boxes
-
-    mine = config.mine.model_copy(update={"threshold": 0.4})
-    assert from_file(copied / "config.yaml") == config.model_copy(update={"mine": mine})
-    # what was made of the former pool is neither lost nor taken for finished
-    assert (
-        "online was made of the former pool: it is stale, and now called online-stale" in said.err
-    )
-    assert names(copied) == {
-        *("base", "transfer", "mine", "online-stale", "config.yaml", "inputs.json"),
-        *("results.json", ".lock"),
-    }
-    assert f"to go on: mini run {copied / 'config.yaml'} -o {copied}" in said.err
-    assert (copied / "online-stale" / "checkpoint.safetensors").exists()
-    assert list(small.json_of(copied / "results.json")["stages"]) == ["base", "transfer", "mine"]
-
-    results = stages.run(from_file(copied / "config.yaml"), copied, last="online")
-    assert "online" in results["stages"]
-    before = contents(copied)
-    run(copied, [])
-    assert "nothing has changed" in capsys.readouterr().err
-    assert contents(copied) == before
-    run(copied, ["mine.threshold=0.6"])
-    assert {"online-stale", "online-stale-2"} <= names(copied)
-    assert "online" not in names(copied)
-
-
-def contents(out: Path) -> dict[str, bytes]:
-    """All files of the run but the scan, which may be another."""
-    return {
-        str(path.relative_to(out)): path.read_bytes()
-        for path in out.rglob("*")
-        if path.is_file() and path.name != "raw.npz"
-    }
-
-
-def test_a_mining_that_fails_leaves_all_as_it_was(
-    copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = contents(copied)
-    (tmp_path / "wrong.json").write_text('[{"image_id": 77}]')
-    with pytest.raises(UserError):
-        run(copied, [f"mine.detections={tmp_path / 'wrong.json'}"])
-    assert contents(copied) == before
-
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(pool_io, "write_pool", killed)
-    with pytest.raises(KeyboardInterrupt):
-        run(copied, ["mine.threshold=0.4"])
-    assert contents(copied) == before
-    assert not [name for name in names(copied) if name.startswith((".before", ".former"))]
-
-
-@pytest.mark.parametrize("whole", [True, False])
-def test_what_a_kill_leaves_is_set_right_by_the_next_command(
-    copied: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
-) -> None:
-    """No handler runs then. The new pool may be whole, and the former not cleared away yet."""
-    before = contents(copied)
-    with monkeypatch.context() as patch:
-        patch.setattr(again, "_put_back", lambda out: None)
-        patch.setattr(again, "settle", lambda out: None)
-        if whole:
-            run(copied, ["mine.threshold=0.4"])
-        else:
-            patch.setattr(pool_io, "write_pool", lambda *_: 1 / 0)
-            with pytest.raises(ZeroDivisionError):
-                run(copied, ["mine.threshold=0.4"])
-    assert (copied / ".before").is_dir()
-    again.settle(copied)
-    if whole:
-        assert {"online-stale", "mine"} <= names(copied)
-        assert contents(copied)["mine/pool.json"] != before["mine/pool.json"]
-    else:
-        assert contents(copied) == before
-    assert not names(copied) & {".before", ".former"}
-
-
-def test_a_kill_while_things_are_put_back(
-    copied: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Wherever it strikes: `mini run` finds the run as it was, and does nothing."""
-    before = contents(copied)
-    moved: list[Path] = []
-    rename = Path.rename
-
-    def killing(path: Path, target: Path) -> Path:
-        moved.append(path)
-        if path.parent.name == ".before":
-            rename(path, target)
-            raise SystemExit  # behind the first, and behind the second
-        return rename(path, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(pool_io, "write_pool", lambda *_: 1 / 0)
-        patch.setattr(Path, "rename", killing)
-        with pytest.raises(SystemExit):
-            run(copied, ["mine.threshold=0.4"])
-        with pytest.raises(SystemExit):
-            again.settle(copied)
-    assert [path.name for path in moved] == ["mine", "online", "online", "mine"]
-    capsys.readouterr()
-    stages.run(from_file(copied / "config.yaml"), copied, last="online")
-    assert "online: finished already" in capsys.readouterr().err
-    assert contents(copied) == before
-    assert not names(copied) & {".before", ".former"}
-
-
-def test_after_a_kill_keys_are_those_of_before(
-    copied: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(again, "_put_back", lambda out: None)
-        patch.setattr(pool_io, "write_pool", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            run(copied, ["mine.threshold=0.4"])
-    assert from_file(copied / "config.yaml").mine.threshold == 0.4
-    run(copied, ["mine.most=7"])
-    mine = from_file(copied / "config.yaml").mine
-    assert (mine.threshold, mine.most) == (0.7, 7)
-
-
-def test_nobody_else_works_there_meanwhile(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the first look to the last file, and a stage inside does not give the lock back."""
-    script = (
-        "import sys; from pathlib import Path; from mini_fsod.files import lock\n"
-        "with lock(Path(sys.argv[1])) as held: print(held)"
-    )
-
-    def other_gets_it() -> bool:
-        command = [sys.executable, "-c", script, str(copied / ".lock")]
-        answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        return answer.strip() == "True"
-
-    seen: list[bool] = []
-    put_aside, settled = again.aside, again.settle
-
-    @contextmanager
-    def aside(out: Path) -> Iterator[None]:
-        seen.append(other_gets_it())
-        with put_aside(out):
-            yield
-
-    def settle(out: Path) -> None:
-        seen.append(other_gets_it())
-        settled(out)
-
-    monkeypatch.setattr(again, "aside", aside)
-    monkeypatch.setattr(again, "settle", settle)
-    run(copied, ["mine.threshold=0.4"])
-    assert seen == [False, False, False]  # first look, before, after
-    assert other_gets_it()
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UserError, match="one process"):
-        run(copied, [])
-
-
-def test_an_edited_pool_is_kept(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pool = copied / "mine" / "pool.json"
-    edited = pool.read_bytes().replace(b'"iscrowd"', b' "iscrowd"', 1)
-    pool.write_bytes(edited)
-    with pytest.raises(UserError, match=r"not the one of online.*the content of .*pool\.json"):
-        stages.run(from_file(copied / "config.yaml"), copied, last="online")
-    run(copied, ["mine.threshold=0.4"])
-    assert "the former pool had been edited: it is kept as pool-edited.json" in (
-        capsys.readouterr().err
-    )
-    assert (copied / "pool-edited.json").read_bytes() == edited
-    pool.write_bytes(edited)
-    stages.run(from_file(copied / "config.yaml"), copied, first="mine", last="mine")
-    assert (copied / "pool-edited-2.json").read_bytes() == edited
-    assert pool.read_bytes() != edited
-
-
-def test_no_ground_truth_no_precision(
-    copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from mini_fsod.commands.mine import class_table
-
-    (copied / "mine" / "audit.json").unlink()
-    table = class_table(copied / "mine")
-    assert [c.header for c in table.columns] == ["class", "candidates", "delta", "kept", "sheet"]
-
-
-def test_an_empty_class(copied: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "none.json").write_text("[]")
-    capsys.readouterr()
-    sets = [f"mine.detections={tmp_path / 'none.json'}", "mine.threshold=adaptive"]
-    run(copied, sets)
+    code, _, err = mini("mine", out, "--set", "mine.threshold=0.4")
+    assert code == 0, err
+    console.table(mined_table(out / "mine"))
     row = capsys.readouterr().out.splitlines()[1].split()
-    assert row[2:7] == ["0", "-", "0", "-", "0.000"]
+    count = shapes.json_of(out / "mine" / "audit.json")["classes"][shapes.NOVEL]["candidates"]
+    share = f"{4 / (count - 1):.3f}"  # one of the five is the shot
+    assert row[:-1] == ["blue,", "light", f"{count}", "0.400", f"{count}", share, "1.000"]
+    assert (out / "mine" / row[-1]).exists()
+    assert len(shapes.json_of(pool)["annotations"]) == count
+    changed = config.mine.model_copy(update={"threshold": 0.4})
+    assert from_file(out / "config.yaml") == config.model_copy(update={"mine": changed})
+
+    stages.run(from_file(out / "config.yaml"), out, last="online")
+    assert trained.read_bytes() != first_trained
+    code, _, err = mini("mine", out, "--set", "mine.threshold=0.7")
+    assert code == 0, err
+    assert pool.read_bytes() == first_pool
+    stages.run(from_file(out / "config.yaml"), out, last="online")
+    assert trained.read_bytes() == first_trained
+    assert trained.stat().st_mtime_ns == written  # found again, not trained again
 
 
 @pytest.mark.parametrize(
-    ("sets", "what"),
+    ("text", "message"),
     [
-        (["online.batch=4"], "only keys of mining can be changed here"),
-        (["seed=4"], "only keys of mining can be changed here"),
-        (["mine.alhpa=1"], "mine.alhpa"),
-        (["mine.alpha=much"], "must be a number"),
-        (["mine.detections=nowhere.json"], "nowhere.json: there is no such file"),
-        (["mine.discriminator=nowhere.pth"], "nowhere.pth: there is no such file of weights"),
+        ("mine.detections=nowhere.json", "nowhere.json"),
+        ("discriminator.weights=nowhere.pth", "nowhere.pth"),
     ],
 )
-def test_what_cannot_be(copied: Path, sets: list[str], what: str) -> None:
-    before = {p: p.stat().st_mtime_ns for p in copied.rglob("*")}
-    with pytest.raises(UserError) as told:
-        run(copied, sets)
-    assert what in f"{told.value.what} {told.value.fix}"
-    assert {p: p.stat().st_mtime_ns for p in copied.rglob("*")} == before
+def test_mine_refuses_missing_files_before_anything_changes(
+    tmp_path: Path, config: Config, mini: Any, text: str, message: str
+) -> None:
+    from mini_fsod.runs import stages
 
-
-def test_what_is_no_run(copied: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="not the folder of a run"):
-        run(tmp_path / "nowhere", [])
-    shutil.rmtree(copied / "transfer")
-    with pytest.raises(UserError, match="mine cannot be repeated, since transfer is not finished"):
-        run(copied, [])
-    assert "online" in names(copied)
+    out = tmp_path / "run"
+    stages.run(config, out, last="mine")
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    code, _, err = mini("mine", out, "--set", text)
+    assert code == 2
+    assert message in err
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before

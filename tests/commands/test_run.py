@@ -1,40 +1,126 @@
-"""`mini run` as a person types it: what it says, and its exit code."""
+"""`mini run`: what it asks the stages for, what it prints, and how it refuses wrong input."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from helpers import shapes
 from mini_fsod.config.load import from_file, resolve
 from runs import small
 
 SHORT = {"base__iterations": 2, "transfer__iterations": 2}
 
 
+def write_config(folder: Path, *sets: str) -> Path:
+    """The folder of a run of the preset voc-320, as far as `mini run` looks at it."""
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(resolve("voc-320", sets).to_yaml())
+    return folder
+
+
+# What the stages are asked for
+
+
+def test_run_passes_the_preset_and_its_changes_on(mini, stages) -> None:
+    words = ["--set", "data.root=VOC devkit", "--from", "transfer", "--to", "mine"]
+    code, _, err = mini("run", "voc-320", *words)
+    assert code == 0, err
+    (call,) = stages.calls
+    assert call.config == resolve("voc-320", ["data.root=VOC devkit"])
+    assert (call.out, call.first, call.last) == (Path("runs/voc-320"), "transfer", "mine")
+    assert call.command.startswith("mini run voc-320 --set 'data.root=VOC devkit' --from")
+
+
+def test_run_short_forms_set_keys(mini, stages) -> None:
+    code, _, err = mini("run", "voc-320", "--split", "voc-split2", "--shots", 5, "--seed", 1)
+    assert code == 0, err
+    keys = ["data.split=voc-split2", "shots.k=5", "shots.seed=1"]
+    assert stages.calls[0].config == resolve("voc-320", keys)
+
+
+def test_run_names_the_folder_after_the_file(mini, stages, tmp_path: Path) -> None:
+    (tmp_path / "birds.yaml").write_text("preset: photos")
+    assert mini("run", tmp_path / "birds.yaml")[0] == 0
+    assert mini("run", tmp_path / "birds.yaml", "-o", tmp_path / "first")[0] == 0
+    assert [call.out for call in stages.calls] == [Path("runs/birds"), tmp_path / "first"]
+
+
+def test_run_takes_the_folder_of_a_run(mini, stages, tmp_path: Path) -> None:
+    folder = write_config(tmp_path / "first", "shots.k=3")
+    code, _, err = mini("run", folder, "--seed", 4)
+    assert code == 0, err
+    assert mini("run", folder, "-o", tmp_path / "second")[0] == 0
+    assert [call.out for call in stages.calls] == [folder, tmp_path / "second"]
+    shots = stages.calls[0].config.shots
+    assert (shots.k, shots.seed) == (3, 4)
+
+
+def test_run_prefers_a_preset_to_a_folder_of_its_name(
+    mini, stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_config(tmp_path / "demo")
+    for source in ("demo", "./demo"):
+        assert mini("run", source)[0] == 0
+    preset, folder = stages.calls
+    assert (preset.config, preset.out) == (resolve("demo"), Path("runs/demo"))
+    assert (folder.config, folder.out) == (resolve("voc-320"), Path("demo"))
+
+
+# What it prints
+
+
+def test_run_prints_a_row_per_stage(mini, stages) -> None:
+    stages.results = {
+        "stages": {
+            "base": {
+                "nAP50": None,
+                "bAP50": 61.25,
+                "AP50": 61.25,
+                "seconds": 1234.5,
+                "images_per_second": 123.4,
+            },
+            "tune": {
+                "nAP50": 50.0,
+                "bAP50": 60.0,
+                "AP50": 57.5,
+                "seconds": 4.0,
+                "images_per_second": 2.34,
+            },
+        }
+    }
+    code, out, err = mini("run", "demo", "-o", "my run")
+    assert code == 0, err
+    assert [line.split() for line in out.splitlines()] == [
+        ["stage", "nAP50", "bAP50", "AP50", "seconds", "img/s"],
+        ["base", "-", "61.2", "61.2", "1,234.5", "123"],
+        ["tune", "50.0", "60.0", "57.5", "4.0", "2.3"],
+    ]
+    assert "results: my run/results.json" in err
+    assert "mini predict 'my run' IMAGES" in err
+
+
+def test_run_prints_nothing_in_other_processes_of_torchrun(mini, stages) -> None:
+    stages.results = {}
+    assert mini("run", "demo") == (0, "", "")
+
+
+# Whole runs
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small.write_data(tmp_path_factory.mktemp("small") / "data")
-
-
-@pytest.fixture(scope="module")
-def finished(data: Path) -> Path:
-    out = data.parent / "finished"
-    from mini_fsod.runs import stages
-
-    (data.parent / "small.yaml").touch()
-    config = resolve(str(data.parent / "small.yaml"), small.sets(data, **SHORT))
-    stages.run(config, out, last="transfer")
-    return out
+    return shapes.write_data(tmp_path_factory.mktemp("shapes") / "data")
 
 
 def refused(said: tuple[int, str, str], *parts: str) -> None:
-    """Exit code 2 and one message with a remedy; no traceback."""
+    """Exit code 2 and one message with a fix; no traceback."""
     code, out, err = said
     assert code == 2, err
     assert out == ""
@@ -44,23 +130,23 @@ def refused(said: tuple[int, str, str], *parts: str) -> None:
         assert part in err
 
 
-@pytest.mark.parametrize("layout", small.WRITE)
-def test_own_data_in_every_layout(tmp_path: Path, mini: Any, layout: str) -> None:
-    root = small.WRITE[layout](tmp_path / "data")
+@pytest.mark.parametrize("layout", shapes.WRITE)
+def test_run_trains_on_data_in_every_layout(tmp_path: Path, mini: Any, layout: str) -> None:
+    root = shapes.WRITE[layout](tmp_path / "data")
     code, out, err = mini(*small.words(root, tmp_path / "run", **SHORT))
     assert code == 0, err
     header, base, transfer = (line.split() for line in out.splitlines())
     assert header == ["stage", "nAP50", "bAP50", "AP50", "seconds", "img/s"]
     assert base[:2] == ["base", "-"]
     assert transfer[0] == "transfer"
-    results = small.json_of(tmp_path / "run" / "results.json")
+    results = shapes.json_of(tmp_path / "run" / "results.json")
     assert results["command"].startswith("mini run ")
-    assert sorted(results["stages"]["transfer"]["per_class"]) == sorted(small.CLASSES)
-    assert f"{tmp_path / 'run'}: base, transfer, results.json" in err
+    assert sorted(results["stages"]["transfer"]["per_class"]) == sorted(shapes.CLASSES)
 
 
-def test_a_file_of_keys_and_its_name(tmp_path: Path, mini: Any, data: Path) -> None:
-    """Without --out the run is called like its file; config.yaml gives the run once more."""
+def test_run_of_a_written_config_gives_the_same_checkpoint(
+    tmp_path: Path, mini: Any, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keys: dict[str, Any] = {}
     for text in small.sets(data, **SHORT):
         key, _, value = text.partition("=")
@@ -68,29 +154,32 @@ def test_a_file_of_keys_and_its_name(tmp_path: Path, mini: Any, data: Path) -> N
         (keys.setdefault(section, {}) if section else keys)[leaf] = (
             json.loads(value) if value.startswith("[") else value
         )
-    source = tmp_path / "mine.yaml"
+    source = tmp_path / "shapes.yaml"
     source.write_text(json.dumps(keys))
-    os.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)
     code, _, err = mini("run", source, "--to", "base", "--set", "seed=4")
     assert code == 0, err
-    out = Path("runs") / "mine"
+    out = Path("runs") / "shapes"
     assert not (out / "transfer").exists()
     assert from_file(out / "config.yaml") == resolve(str(source), ["seed=4"])
-    code, _, err = mini("run", out / "config.yaml", "-o", "again", "--to", "base")
+    # in another parent folder, so that nothing is shared
+    code, _, err = mini("run", out, "-o", "others/second", "--to", "base")
     assert code == 0, err
     file = Path("base") / "checkpoint.safetensors"
-    assert (out / file).read_bytes() == (Path("again") / file).read_bytes()
+    assert (out / file).read_bytes() == (Path("others/second") / file).read_bytes()
 
 
 @pytest.mark.slow
-def test_a_sample_of_mini_sample(tmp_path: Path, mini: Any, data: Path) -> None:
+def test_run_draws_the_shots_that_mini_sample_writes(
+    tmp_path: Path, mini: Any, data: Path
+) -> None:
     shots = tmp_path / "shots.json"
     code, _, err = mini("sample", data, "--novel", "red", "--shots", 2, "-o", shots)
     assert code == 0, err
-    how = {**SHORT, "shots__file": shots, "shots__k": 2, "data__novel": "red"}
-    code, _, err = mini(*small.words(data, tmp_path / "run", **how))
+    from_sample = {**SHORT, "shots__file": shots, "shots__k": 2, "data__novel": "red"}
+    code, _, err = mini(*small.words(data, tmp_path / "run", **from_sample))
     assert code == 0, err
-    drawn = {**SHORT, "shots__k": 2, "data__novel": "red", "base__checkpoint": tmp_path / "run"}
+    drawn = {**SHORT, "shots__k": 2, "data__novel": "red"}
     code, _, err = mini(*small.words(data, tmp_path / "drawn", **drawn))
     assert code == 0, err
     file = Path("transfer") / "checkpoint.safetensors"
@@ -101,26 +190,27 @@ def test_a_sample_of_mini_sample(tmp_path: Path, mini: Any, data: Path) -> None:
     ("changes", "words", "parts"),
     [
         ({"data__root": "null"}, (), ["lacks data.root", "--set data.root=FOLDER"]),
-        ({"data__root": "nowhere"}, (), ["nowhere: there is no such file or folder"]),
+        ({"data__root": "nowhere"}, (), ["nowhere: "]),
         ({"data__novel": "null"}, (), ["lacks data.split or data.novel"]),
-        ({"data__split": "voc-split4"}, (), ["data.split=voc-split4: must be voc-split1, voc-s"]),
-        ({"data__split": "voc-split2", "data__novel": "null"}, (), ["does not know: red, green"]),
-        ({"data__novel": "gren"}, (), ['No such class in the data: "gren". Did you mean "green"?']),
+        ({}, ("--split", "voc-split4"), ["--split voc-split4: must be voc-split1, voc-s"]),
+        ({"data__novel": "null"}, ("--split", "voc-split2"), ["does not know: red, green"]),
+        ({"data__novel": "gren"}, (), ['"gren". Did you mean "green"?']),
         ({"data__train": "trian"}, (), ['no image set "trian". Did you mean "train"?']),
         ({"data__test": "tset"}, (), ['no image set "tset". Did you mean "test"?']),
-        ({"shots__k": 40}, (), ["Too few boxes for 40 shots"]),
-        ({"shots__file": "nowhere.json"}, (), ["nowhere.json: there is no such file"]),
+        ({}, ("--shots", "40"), ["Too few boxes for 40 shots"]),
+        ({}, ("--shots", "0"), ["--shots 0: must be"]),
+        ({"shots__file": "nowhere.json"}, (), ["nowhere.json: "]),
         ({"shots__official": "nowhere.json"}, (), ["nowhere.json: cannot be read"]),
-        ({"device": "cuda:77"}, (), ["There is no device cuda:77"]),
+        ({"device": "cuda:77"}, (), ["no device cuda:77"]),
         ({"device": "tpu"}, (), ["device=tpu: must be auto, cpu, cuda or cuda:1"]),
-        ({"detector__weights": "none.pth", "detector__norm": "frozen"}, (), ["none.pth: there is"]),
-        ({"base__checkpoint": "nowhere"}, (), ["nowhere: there is no base detector"]),
-        ({"base__iteratoins": 3}, (), ['no such key. Did you mean "base.iterations"?']),
+        ({"detector__weights": "none.pth", "detector__norm": "frozen"}, (), ["none.pth: "]),
+        ({"base__checkpoint": "nowhere"}, (), ["nowhere: "]),
+        ({"base__iteratoins": 3}, (), ['Did you mean "base.iterations"?']),
         ({}, ("--from", "bse"), ['no stage "bse". Did you mean "base"?']),
         ({}, ("--to", "mne"), ['no stage "mne". Did you mean "mine"?']),
     ],
 )
-def test_what_is_wrong_is_said_at_once(
+def test_run_refuses_wrong_input_before_training(
     tmp_path: Path,
     mini: Any,
     data: Path,
@@ -130,35 +220,30 @@ def test_what_is_wrong_is_said_at_once(
 ) -> None:
     out = tmp_path / "run"
     refused(mini(*small.words(data, out, *words, **changes)), *parts)
-    assert not list(out.rglob("*.safetensors"))
+    assert not list(tmp_path.rglob("*.safetensors"))
 
 
-def test_a_changed_configuration(mini: Any, data: Path, finished: Path) -> None:
-    words = small.words(data, finished, **SHORT | {"transfer__iterations": 3})
-    refused(
-        mini(*words), "the one of transfer, which was run here: transfer.iterations changed",
-        "Repeat with --from transfer, choose another folder with --out",
-    )  # fmt: skip
+def test_run_reuses_the_stages_before_a_changed_key(
+    tmp_path: Path, mini: Any, data: Path
+) -> None:
+    out = tmp_path / "run"
+    files = [out / stage / "checkpoint.safetensors" for stage in ("base", "transfer")]
+    contents = []
+    for iterations in (2, 3, 2):
+        changes = SHORT | {"transfer__iterations": iterations}
+        code, _, err = mini(*small.words(data, out, **changes))
+        assert code == 0, err
+        contents.append([(file.read_bytes(), file.stat().st_mtime_ns) for file in files])
+    (first_base, first), (other_base, other), (last_base, last) = contents
+    assert first_base == other_base == last_base
+    assert first[0] != other[0]
+    assert first == last  # found again, not computed again
 
 
-def test_files_that_are_broken(tmp_path: Path, mini: Any, data: Path, finished: Path) -> None:
-    out = Path(shutil.copytree(finished, tmp_path / "run"))
-    words = small.words(data, out, **SHORT)
-    (out / "transfer" / "metrics.json").write_text('{"nAP50": ')
-    refused(mini(*words), "transfer/metrics.json: cannot be read", "--from transfer")
-    (out / "transfer" / "metrics.json").unlink()
-    (out / "transfer" / "progress.pt").write_bytes(b"PK\x03\x04 no state")
-    refused(mini(*words), "transfer/progress.pt")
-    (out / "config.yaml").write_text("seed: [")
-    refused(mini(*words), "config.yaml")
-    code, _, err = mini(*words, "--from", "base")
-    assert code == 0, err
-
-
-def test_a_place_that_cannot_be_written(tmp_path: Path, mini: Any, data: Path) -> None:
+def test_run_refuses_folders_that_cannot_be_written(tmp_path: Path, mini: Any, data: Path) -> None:
     blocked = tmp_path / "file"
     blocked.touch()
-    refused(mini(*small.words(data, blocked, **SHORT)), "file: is no folder")
+    refused(mini(*small.words(data, blocked, **SHORT)), "file")
     refused(mini(*small.words(data, blocked / "run", **SHORT)), "cannot be written")
     locked = tmp_path / "locked"
     locked.mkdir()
@@ -167,13 +252,16 @@ def test_a_place_that_cannot_be_written(tmp_path: Path, mini: Any, data: Path) -
         refused(mini(*small.words(data, locked / "run", **SHORT)), "cannot be written")
 
 
-def test_all_devices_there_are(tmp_path: Path, mini: Any, data: Path, finished: Path) -> None:
-    """auto is a GPU where there is one; what is finished does not care."""
-    code, _, err = mini(*small.words(data, finished, **SHORT | {"device": "auto"}))
+def test_run_finds_finished_stages_on_another_device(
+    tmp_path: Path, mini: Any, data: Path
+) -> None:
+    out = tmp_path / "run"
+    code, _, err = mini(*small.words(data, out, **SHORT))
     assert code == 0, err
-    assert "base: finished already" in err
+    file = out / "base" / "checkpoint.safetensors"
+    written = file.stat().st_mtime_ns
+    code, _, err = mini(*small.words(data, out, **SHORT | {"device": "auto"}))
+    assert code == 0, err
+    assert file.stat().st_mtime_ns == written
     if not torch.cuda.is_available():
-        refused(
-            mini(*small.words(data, tmp_path / "run", device="cuda")),
-            "There is no device cuda; 0 GPUs found",
-        )
+        refused(mini(*small.words(data, out, device="cuda")), "no device cuda")

@@ -172,6 +172,6 @@ def test_pictures_in_data(tmp_path: Path, mini) -> None:
     (tmp_path / "labels.json").write_text(json.dumps(tiny.coco()))
     code, _, err = mini("check", tmp_path, "--no-sheet")
     assert code == 2
-    assert "fix: give the .json file, and name the folder of the pictures with --root" in err
+    assert "fix: give the .json file, and name the folder of the images with --root" in err
     tiny.write_pictures(tmp_path / "data")
     assert read(tmp_path).files[0] == "data/a.png"

@@ -125,7 +125,7 @@ def test_sample_command_writes_the_sample(tmp_path: Path, mini) -> None:
     path, out = tiny.write_coco(tmp_path / "data"), tmp_path / "shots.json"
     code, _, said = mini("sample", path, "--novel", "bird", "--shots", 1, "-o", out)
     assert code == 0
-    assert "boxes that a run hides from training, to judge what is mined: bird 1" in said
+    assert "other novel boxes, hidden from training and used to audit mining: bird 1" in said
     content = json.loads(out.read_text())
     names = {c["id"]: c["name"] for c in content["categories"]}
     drawn = Counter(names[a["category_id"]] for a in content["annotations"])

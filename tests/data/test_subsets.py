@@ -9,7 +9,7 @@ import pytest
 from helpers import shapes, tiny
 from helpers.run_data import run_data
 from mini_fsod.data.read import read
-from mini_fsod.data.subsets import training_set
+from mini_fsod.data.subsets import default_training_set
 
 
 def voc_lists(root: Path, **lists: str) -> Path:
@@ -36,7 +36,7 @@ def voc_lists(root: Path, **lists: str) -> Path:
 def test_the_images_that_are_trained_on(
     tmp_path: Path, lists: dict[str, str], name: str, stems: str
 ) -> None:
-    found, data = training_set(read(voc_lists(tmp_path / "voc", **lists)))
+    found, data = default_training_set(read(voc_lists(tmp_path / "voc", **lists)))
     assert (found, [Path(file).stem for file in data.files]) == (name, list(stems))
     own = run_data(tmp_path / "voc", data__novel=["bus"]).train
     assert own.files == data.files
@@ -47,5 +47,5 @@ def test_sets_without_a_usual_name(tmp_path: Path) -> None:
         (("monday", "tuesday", "val"), "all but val", 16),
         (("monday", "tuesday"), "all image sets", 16),
     ):
-        found, data = training_set(read(shapes.write_data(tmp_path / name, parts)))
+        found, data = default_training_set(read(shapes.write_data(tmp_path / name, parts)))
         assert (found, len(data)) == (name, images)

@@ -120,6 +120,17 @@ def test_iou_loss_by_hand() -> None:
     assert (outputs.iou.grad != 0).tolist() == [[False, True, False], [False] * 3]
 
 
+def test_iou_loss_has_no_gradient_through_its_target() -> None:
+    """The IoU of the predicted box is a constant target: the box predictor learns nothing here."""
+    outputs, regions = roi_case()
+    half = [0.0, 0.0, 10.0, 5.0]
+    regions = regions._replace(rois=torch.tensor([[half, BOX, BOX]] * 2))
+    iou_loss(outputs, regions, targets(), torch.tensor([[50, 50]] * 2), ONE).backward()
+    assert outputs.deltas.requires_grad
+    assert outputs.deltas.grad is None
+    assert outputs.iou.grad[0, 0] != 0
+
+
 def test_iou_loss_of_boxes_that_count_less() -> None:
     """The positive's final box has IoU 0.25, the negative 0.2, both are said to be 0.5."""
     outputs, regions = roi_case()

@@ -10,7 +10,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from mini_fsod.eval.coco import FIGURES, class_figures
-from mini_fsod.eval.detections import Detections
+from mini_fsod.eval.detections import DatasetDetections
 from mini_fsod.eval.score import score
 from mini_fsod.labels import LabelMap
 
@@ -39,7 +39,7 @@ def pycocotools_figures(truth, found, names):
 
 
 def random_case(seed, make_dataset):
-    """The same random data as a Dataset with Detections and as COCO's JSON."""
+    """The same random data as a Dataset with DatasetDetections and as COCO's JSON."""
     rng = np.random.default_rng(seed)
     images = int(rng.integers(1, 7))
     ids = rng.choice(1000, images, replace=False).tolist()
@@ -99,7 +99,7 @@ def random_case(seed, make_dataset):
         }
         for n in range(d)
     ]
-    return dataset, Detections.of(image, label, xywh, scores), truth, found
+    return dataset, DatasetDetections.of(image, label, xywh, scores), truth, found
 
 
 @pytest.mark.slow
@@ -121,7 +121,7 @@ def test_random_data_against_pycocotools(seed, make_dataset):
 def figures(dataset, *detections):
     """Of the first class, for detections (image, xywh, score)."""
     image, xywh, scores = zip(*detections, strict=True) if detections else ((), (), ())
-    found = Detections.of(image, [0] * len(image), xywh, scores)
+    found = DatasetDetections.of(image, [0] * len(image), xywh, scores)
     return {name: values[0] for name, values in class_figures(dataset, found).items()}
 
 

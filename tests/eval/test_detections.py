@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mini_fsod.errors import DataError
 from mini_fsod.eval import detections as module
-from mini_fsod.eval.detections import Detections, read_detections
+from mini_fsod.eval.detections import DatasetDetections, read_detections
 
 GOOD = {"image_id": 12, "category_id": 7, "bbox": [1, 2.5, 3, 4], "score": 0.5}
 
@@ -74,10 +74,10 @@ def test_no_detections(coco, read):
 
 
 def test_from_arrays():
-    found = Detections.of(np.array([0, 1]), [1, 0], np.ones((2, 4), dtype=np.float32), [1, 0])
+    found = DatasetDetections.of(np.array([0, 1]), [1, 0], np.ones((2, 4), dtype=np.float32), [1, 0])
     assert len(found) == 2
     assert (found.label.dtype, found.xywh.dtype) == (np.int64, np.float64)
-    assert Detections.of([], [], [], []).xywh.shape == (0, 4)
+    assert DatasetDetections.of([], [], [], []).xywh.shape == (0, 4)
 
 
 WRONG = [

@@ -6,7 +6,7 @@ import pytest
 
 from mini_fsod.errors import UserError
 from mini_fsod.eval import coco
-from mini_fsod.eval.detections import Detections
+from mini_fsod.eval.detections import DatasetDetections
 from mini_fsod.eval.score import COCO_ALONE, NAMES, score
 from mini_fsod.labels import LabelMap
 
@@ -23,7 +23,7 @@ def scene(make_dataset):
         ["cat", "dog", "owl", "bus"],
         [(0, "cat", BOX), (0, "dog", BOX), (0, "bus", BOX), (1, "bus", BOX)],
     )
-    found = Detections.of([0, 1, 0, 2], [0, 3, 2, 2], [BOX] * 4, [0.9, 0.8, 0.7, 0.6])
+    found = DatasetDetections.of([0, 1, 0, 2], [0, 3, 2, 2], [BOX] * 4, [0.9, 0.8, 0.7, 0.6])
     return dataset, found, LabelMap(("cat", "dog", "owl"), ("bus", "ufo"))
 
 
@@ -66,7 +66,7 @@ def test_coco_has_the_twelve_figures_three_times(scene):
 
 @pytest.mark.parametrize("metric", ["voc07", "voc", "coco"])
 def test_json_without_nan_whatever_is_missing(metric, make_dataset):
-    none = Detections.of([], [], [], [])
+    none = DatasetDetections.of([], [], [], [])
     empty = make_dataset([], [])
     truthless = make_dataset([1], ["cat"])
     for dataset in (empty, truthless):
@@ -77,7 +77,7 @@ def test_json_without_nan_whatever_is_missing(metric, make_dataset):
 
 def test_difficult_boxes_are_positives_for_coco_only(make_dataset):
     dataset = make_dataset(["a"], ["cat"], [(0, "cat", BOX)], difficult=[1])
-    none = Detections.of([], [], [], [])
+    none = DatasetDetections.of([], [], [], [])
     labels = LabelMap(("cat",), ())
     assert score(dataset, none, labels, "voc07")["AP50"] is None
     assert score(dataset, none, labels, "coco")["AP50"] == 0
@@ -93,9 +93,9 @@ def test_voc_does_not_import_the_coco_library():
     code = """
 import sys
 from mini_fsod.data.dataset import NO_BOXES
-from mini_fsod.eval.detections import Detections
+from mini_fsod.eval.detections import DatasetDetections
 from mini_fsod.eval import score, voc
-voc.class_ap(NO_BOXES, Detections.of([], [], [], []), 1, eleven_points=True)
+voc.class_ap(NO_BOXES, DatasetDetections.of([], [], [], []), 1, eleven_points=True)
 sys.exit("faster_coco_eval" in sys.modules or "torch" in sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from mini_fsod.data.dataset import Boxes
 from mini_fsod.eval import voc
-from mini_fsod.eval.detections import Detections
+from mini_fsod.eval.detections import DatasetDetections
 from mini_fsod.eval.voc import average_precision_07, average_precision_area, class_ap, match_class
 
 SQUARE = [0, 0, 10, 10]
@@ -195,7 +195,7 @@ def random_case(seed, classes=2, images=3):
     image, xywh, label = some(g)
     boxes = Boxes.of(image, xywh, label, **flags)
     image, xywh, label = some(d)
-    return boxes, Detections.of(image, label, xywh, rng.integers(0, 6, d) / 5)
+    return boxes, DatasetDetections.of(image, label, xywh, rng.integers(0, 6, d) / 5)
 
 
 @settings(max_examples=150, deadline=None)

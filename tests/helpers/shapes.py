@@ -1,4 +1,4 @@
-"""A data set of coloured shapes on grey, one colour per class, on which a run takes a second or two.
+"""A data set of coloured shapes on grey, one colour per class: a run takes seconds.
 
 "red" and "green" are base classes, "blue, light" is novel.
 """

@@ -13,7 +13,7 @@ from mining.pairs import raw_of, raws, rows_of, with_cosines, with_crops
 
 from mini_fsod.data.dataset import Boxes
 from mini_fsod.errors import UserError
-from mini_fsod.eval.detections import Detections
+from mini_fsod.eval.detections import DatasetDetections
 from mini_fsod.mining.candidates import Raw, apart, candidates, from_detections
 from mini_fsod.mining.overlap import iou, pairs_within
 
@@ -140,7 +140,7 @@ def test_candidates_are_sorted_and_apart(raw: Raw) -> None:
 
 
 def test_another_tools_detections() -> None:
-    found = Detections.of(
+    found = DatasetDetections.of(
         [2, 0, 1, 1], [1, 0, 2, 1], [BOX, BOX, NEAR, APART], [0.9, 0.9, 0.5, 0.04]
     )
     raw = from_detections(found, ("car", "bird", "bus"), ("bus", "bird"), 0.05)
@@ -149,13 +149,13 @@ def test_another_tools_detections() -> None:
     assert raw.proposal.tolist() == [0, 1]
     assert raw.xywh.tolist() == [list(BOX), list(NEAR)]
     assert raw.dots is None
-    nothing = Detections.of([], [], [], [])
+    nothing = DatasetDetections.of([], [], [], [])
     assert len(from_detections(nothing, ("bird",), ("bird",), 0.05)) == 0
 
 
 @pytest.mark.parametrize("score", [87.0, -0.1])
 def test_scores_of_another_range_are_refused(score: float) -> None:
-    found = Detections.of([0], [0], [BOX], [score])
+    found = DatasetDetections.of([0], [0], [BOX], [score])
     with pytest.raises(UserError, match="from 0 to 1"):
         from_detections(found, ("bird",), ("bird",), 0.05)
 

@@ -19,9 +19,9 @@ from mini_fsod.data.read import read
 from mini_fsod.data.subsets import arranged
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.candidates import Candidates
+from mini_fsod.mining.extra import MinedExtra
 from mini_fsod.mining.pool_io import Pool
 from mini_fsod.online.targets import (
-    Extra,
     TrainingSet,
     base_and_pool,
     epoch_images,
@@ -186,7 +186,7 @@ def test_with_extra_adds_images_with_full_paths(data: Dataset, tmp_path: Path) -
     unsure = Boxes.of([1, 0], [[50, 10, 20, 20], [5, 5, 10, 10]], [0, 0])
     candidate = candidates_of((0, BIRD, (0, 0, 9, 9), 0.2))
     known = base_and_pool(own, LABELS, pool_of((0, BIRD, (0, 0, 60, 60), 0.7)), candidate)
-    training = with_extra(known, Extra(rest, pool, unsure), LABELS)
+    training = with_extra(known, MinedExtra(rest, pool, unsure), LABELS)
     whole = training.data
     assert [whole.path(i) for i in (1, 2)] == [data.path(i).resolve() for i in (2, 0)]
     assert whole.path(0) == data.path(1)
@@ -214,12 +214,12 @@ def test_with_extra_leaves_out_images_without_a_mined_box(
     unsure = Boxes.of([0, 1], [[1, 1, 10, 10], [2, 2, 10, 10]], [0, 0])
     known = base_and_pool(data.select([1]), LABELS, pool_of(), None)
     pool = pool_of((image, BIRD, (70, 50, 20, 20), 0.3), (image, BUS, (0, 0, 20, 20), 0.2))
-    training = with_extra(known, Extra(rest, pool, unsure), LABELS)
+    training = with_extra(known, MinedExtra(rest, pool, unsure), LABELS)
     assert [Path(file).stem for file in training.data.files] == ["b", name]
     boxes = [(name, "bird", [70, 50, 20, 20]), (name, "bus", [0, 0, 20, 20])]
     assert rows_of(training.mined, training.data) == boxes
     assert rows_of(training.ignored, training.data) == [(name, "car", [image + 1] * 2 + [10, 10])]
-    nothing = with_extra(known, Extra(rest, pool_of(), unsure), LABELS)
+    nothing = with_extra(known, MinedExtra(rest, pool_of(), unsure), LABELS)
     assert nothing.data.files == known.data.files
     assert len(nothing.mined) == len(nothing.ignored) == len(nothing.scores) == 0
 

@@ -1,24 +1,29 @@
-"""The step of teacher and student with real detectors: gradients, shapes, no waiting."""
+"""A step of teacher and student with real detectors: gradients, fixed shapes, no waiting."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from mining.test_teaching import DRAW, HOW
 from torch import Tensor
 
 from detector.test_model import Waits
+from mini_fsod.config.schema import Mine, Online
 from mini_fsod.detector import Detector, RoISettings, RPNSettings, Targets, build
 from mini_fsod.detector.nms import by_matrix
-from mini_fsod.online.teacher import carried, losses_with_teacher
+from mini_fsod.labels import LabelMap
+from mini_fsod.online.mingling import Instances
+from mini_fsod.online.teacher import TeacherInputs, loss_on_mined, losses_with_teacher
 from mini_fsod.train.ema import Average
+from mini_fsod.train.step import Losses
+
+LABELS = LabelMap(("dog", "cat"), ("cow", "bus"))
+DRAW = torch.tensor(7)
 
 
-def small() -> Detector:
-    """One that is sure of something here and there."""
+def new_detector() -> Detector:
+    """With random weights so large that some scores are high."""
     torch.manual_seed(0)
     detector = build(
         4,
@@ -42,118 +47,137 @@ def small() -> Detector:
     return detector
 
 
-def inputs(truth: int, mined: int, hidden: int = 2) -> list[Tensor]:
-    """Two pictures with so many boxes each, in rows for eight, four and four."""
+def inputs_of(truth: int, mined: int, hidden: int = 2) -> TeacherInputs:
+    """Two pictures with so many boxes each, padded to eight, four and four rows."""
     rng = torch.Generator().manual_seed(3)
 
-    def some(rows: int, number: int, label: int) -> tuple[Tensor, Tensor, Tensor]:
+    def boxes(rows: int, number: int, label: int) -> Targets:
         corner = torch.randint(0, 30, (2, rows, 2), generator=rng).float()
         side = torch.randint(10, 30, (2, rows, 2), generator=rng).float()
         valid = (torch.arange(rows) < number).expand(2, -1)
-        return torch.cat([corner, corner + side], -1), torch.full((2, rows), label), valid
+        corners = torch.cat([corner, corner + side], -1)
+        return Targets(corners, torch.full((2, rows), label), valid)
 
-    pictures = torch.randint(0, 256, (2, 2, 3, 64, 64), generator=rng).to(torch.uint8)
-    sizes = torch.tensor([[64, 64], [60, 50]])
-    region = some(3, 1, 0)
-    return [
-        *pictures,
-        sizes,
-        *some(8, truth, 1),
-        *some(4, mined, 2),
-        torch.rand(2, 4, generator=rng),
-        *region,
-        *some(4, hidden, 2),
+    weak, strong = torch.randint(0, 256, (2, 2, 3, 64, 64), generator=rng).to(torch.uint8)
+    annotated, pool = boxes(8, truth, 1), boxes(4, mined, 2)
+    scores = torch.rand(2, 4, generator=rng)
+    return TeacherInputs(
+        weak,
+        strong,
+        torch.tensor([[64, 64], [60, 50]]),
+        annotated,
+        Instances(pool.boxes, pool.labels, scores, pool.valid),
+        boxes(3, 1, 0),
+        boxes(4, hidden, 2),
         DRAW,
-    ]
+    )
 
 
-KNOWN = replace(HOW, use_iou=True, truth_known=True)
-LOW = torch.tensor([0.3, 0.3])
+def losses_of(student: Detector, teacher: Detector, **keys: Any) -> Losses:
+    online = Online(**{"delta": 0.3, **keys})
+    return losses_with_teacher(student, teacher, LABELS, online, Mine(), 0.5, truth_known=True)
 
 
-def test_what_mined_boxes_carry_is_what_is_lost_without_them() -> None:
-    """Losses are linear in the weight: at 0 the others' part is left, and the IoU branch's."""
-    student = small()
+def sum_of(values: dict[str, Tensor]) -> Tensor:
+    return torch.stack([v for name, v in values.items() if name.startswith("loss")]).sum()
+
+
+def test_mined_loss_is_the_difference_to_a_weight_of_zero() -> None:
+    """Losses are linear in the weight; at 0 the annotated boxes' part is left."""
+    student = new_detector()
     teacher = Average(student, torch.device("cpu")).model
 
     def at(weight: float) -> tuple[float, dict[str, float]]:
-        losses = losses_with_teacher(student, teacher, replace(KNOWN, weight=weight), LOW)
-        told = {name: value.item() for name, value in losses(*inputs(3, 3)).items()}
-        return sum(v for name, v in told.items() if name.startswith("loss")), told
+        values = losses_of(student, teacher, mined_weight=weight)(inputs_of(3, 3))
+        return sum_of(values).item(), {name: value.item() for name, value in values.items()}
 
-    (none, _), (once, told), (thrice, more) = at(0.0), at(1.0), at(3.0)
-    assert told["online"] > 0
-    assert told["offline"] > 0
-    assert 0 < told["mined_loss"] == pytest.approx(once - none, rel=1e-4)
+    (none, _), (once, values), (thrice, more) = at(0.0), at(1.0), at(3.0)
+    assert values["online"] > 0
+    assert values["offline"] > 0
+    assert 0 < values["mined_loss"] == pytest.approx(once - none, rel=1e-4)
     assert more["mined_loss"] == pytest.approx(thrice - none, rel=1e-4)
-    assert told["mined_loss"] < once
+    assert values["mined_loss"] < once
 
 
-def test_gauges_change_no_gradient_and_the_teacher_learns_nothing() -> None:
-    """The gradients are those of the student's own losses on the same targets."""
-    student = small()
+def test_gauges_change_no_gradient_and_the_teacher_gets_none() -> None:
+    """The gradients are those of the student's losses on the same targets."""
+    student = new_detector()
     teacher = Average(student, torch.device("cpu")).model
-    seen: list[Targets] = []
-    own = student.losses
+    given: list[Targets] = []
+    detector_losses = student.losses
 
-    def losses(*words: Any) -> dict[str, Tensor]:
-        seen.append(words[2])
-        return own(*words)
+    def recording(images: Any, sizes: Any, targets: Targets, draw: Any) -> dict[str, Tensor]:
+        given.append(targets)
+        return detector_losses(images, sizes, targets, draw)
 
-    student.losses = losses
-    given = inputs(3, 3)
-    told = losses_with_teacher(student, teacher, KNOWN, LOW)(*given)
-    torch.stack([v for name, v in told.items() if name.startswith("loss")]).sum().backward()
+    student.losses = recording
+    inputs = inputs_of(3, 3)
+    values = losses_of(student, teacher)(inputs)
+    sum_of(values).backward()
     found = {name: p.grad.clone() for name, p in student.named_parameters() if p.grad is not None}
     assert all(p.grad is None for p in teacher.parameters())
 
     student.zero_grad()
-    plain = own(given[1], given[2], seen[0]._replace(weights=seen[0].weights.detach()), DRAW)
-    torch.stack(list(plain.values())).sum().backward()
+    targets = given[0]._replace(weights=given[0].weights.detach())
+    sum_of(detector_losses(inputs.strong, inputs.sizes, targets, DRAW)).backward()
     for name, parameter in student.named_parameters():
         assert torch.equal(found[name], parameter.grad), name
-    assert all(value.requires_grad is name.startswith("loss") for name, value in told.items())
+    assert all(value.requires_grad is name.startswith("loss") for name, value in values.items())
 
 
-def test_carried_by_nobody() -> None:
-    once = torch.ones((), requires_grad=True)
-    assert carried({"loss": (once * torch.zeros(3)).sum() + 2}, once).item() == 0
+def test_iou_loss_trains_no_box_predictor() -> None:
+    """Its target, the IoU of the predicted box, is a constant."""
+    student = new_detector()
+    teacher = Average(student, torch.device("cpu")).model
+    loss = losses_of(student, teacher)(inputs_of(3, 3))["loss_iou"]
+    branch = student.iou_branch.predict.weight
+    others = [*student.predictor.parameters(), *student.rpn_head.parameters()]
+    gradient, *of_others = torch.autograd.grad(loss, [branch, *others], allow_unused=True)
+    assert gradient.abs().sum() > 0
+    assert of_others == [None] * len(others)
+
+
+def test_loss_on_mined_is_zero_without_mined_boxes() -> None:
+    one = torch.ones((), requires_grad=True)
+    assert loss_on_mined({"loss": (one * torch.zeros(3)).sum() + 2}, one).item() == 0
 
 
 @pytest.fixture
 def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    for room in ("detector.nms", "detector.postprocess", "mining.mingling"):
-        monkeypatch.setattr(f"mini_fsod.{room}.nms", by_matrix)
+    """NMS in the form that waits for nothing, which the CPU uses only inside compiled steps."""
+    for module in ("detector.nms", "detector.postprocess", "online.mingling"):
+        monkeypatch.setattr(f"mini_fsod.{module}.nms", by_matrix)
 
 
 @pytest.mark.usefixtures("as_on_a_device")
-def test_a_step_waits_for_nothing_and_has_one_shape() -> None:
-    """Whatever the number of boxes: else a recorded step could not be replayed."""
-    student = small()
+@pytest.mark.parametrize("images", ["all", "no_background"])
+def test_a_step_waits_for_nothing_and_has_fixed_shapes(images: str) -> None:
+    """Whatever the number of boxes: otherwise a CUDA graph of the step could not be replayed."""
+    student = new_detector()
     teacher = Average(student, torch.device("cpu"))
     names: set[tuple[str, ...]] = set()
-    shapes: set[tuple[torch.Size, ...]] = set()
-    own = student.losses
+    shapes: set[tuple[torch.Size | None, ...]] = set()
+    detector_losses = student.losses
 
-    def losses(*words: Any) -> dict[str, Tensor]:
-        shapes.add(tuple(t.shape for t in words[2]))
-        return own(*words)
+    def recording(images: Any, sizes: Any, targets: Targets, draw: Any) -> dict[str, Tensor]:
+        shapes.add(tuple(None if t is None else t.shape for t in targets))
+        return detector_losses(images, sizes, targets, draw)
 
-    student.losses = losses
+    student.losses = recording
     for delta, truth, mined, hidden in (
         (0.3, 8, 4, 4),
         (0.3, 0, 0, 0),
-        (1.1, 0, 4, 0),
+        (0.9999, 0, 4, 0),
         (0, 2, 1, 1),
     ):
-        step = losses_with_teacher(student, teacher.model, KNOWN, torch.tensor([delta, delta]))
-        given = inputs(truth, mined, hidden)
+        losses = losses_of(student, teacher.model, delta=delta, images=images)
+        inputs = inputs_of(truth, mined, hidden)
         with Waits():
-            told = step(*given)
-            torch.stack([v for k, v in told.items() if k.startswith("loss")]).sum().backward()
+            values = losses(inputs)
+            sum_of(values).backward()
             teacher.update()
-        names.add(tuple(told))
-        for name, value in told.items():
+        names.add(tuple(values))
+        for name, value in values.items():
             assert value.shape == ()
             assert value.dtype == torch.float32, name
             assert value.isfinite(), name
@@ -161,19 +185,18 @@ def test_a_step_waits_for_nothing_and_has_one_shape() -> None:
 
 
 @pytest.mark.usefixtures("as_on_a_device")
-def test_the_matrix_form_mingles_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a recorded step computes is what the loop over boxes gives."""
-    student = small()
-    teacher = Average(student, torch.device("cpu")).model
-    step = losses_with_teacher(student, teacher, KNOWN, LOW)
-    found = step(*inputs(3, 3))
+def test_matrix_nms_gives_the_same_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recorded step computes what the loop over boxes gives."""
+    student = new_detector()
+    losses = losses_of(student, Average(student, torch.device("cpu")).model)
+    found = losses(inputs_of(3, 3))
     monkeypatch.undo()
-    torch.testing.assert_close(step(*inputs(3, 3)), found)
+    torch.testing.assert_close(losses(inputs_of(3, 3)), found)
 
 
-def test_bfloat16_keeps_gauges_in_float32() -> None:
-    student = small()
-    step = losses_with_teacher(student, Average(student, torch.device("cpu")).model, KNOWN, LOW)
+def test_bfloat16_keeps_losses_and_gauges_in_float32() -> None:
+    student = new_detector()
+    losses = losses_of(student, Average(student, torch.device("cpu")).model)
     with torch.autocast("cpu", torch.bfloat16):
-        told = step(*inputs(3, 3))
-    assert {value.dtype for value in told.values()} == {torch.float32}
+        values = losses(inputs_of(3, 3))
+    assert {value.dtype for value in values.values()} == {torch.float32}

@@ -1,53 +1,81 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mini_fsod.study.estimate import ROUGH, Estimate, estimates
-from mini_fsod.study.plan import Unit
-from study import fake
+from helpers.fake_study import ROWS, example_study, finish_cells
+from mini_fsod.study.estimate import ROUGH, Estimate, estimate_cells
+from mini_fsod.study.plan import StudyPlan, plan_study
+from mini_fsod.study.studies import Row
+
+SETS = ("data.root=voc", "base.iterations=100", "transfer.iterations=40")
 
 
-def of(folder: Path, **changes: object) -> list[Estimate]:
-    units = fake.planned(folder, fake.study(**changes)).units
-    return estimates(units, [], folder, "cuda")
+def planned(*sets: str, **changes: Any) -> StudyPlan:
+    return plan_study(example_study(sets=(*SETS, *sets), **changes))
 
 
-def test_a_guess_from_iterations(tmp_path: Path) -> None:
-    base, one, five = of(tmp_path)
-    assert base == Estimate(100 * ROUGH["cuda"]["base"], "rough")
-    assert one == five == Estimate(40 * ROUGH["cuda"]["transfer"], "rough")
+def estimated(folder: Path, plan: StudyPlan, device: str = "cuda") -> list[Estimate]:
+    return estimate_cells(plan, plan, folder, device)
 
 
-def test_a_budget_is_its_own_estimate(tmp_path: Path) -> None:
-    base, one, _ = of(tmp_path, sets=("base.minutes=8", "base.iterations="))
-    assert base == Estimate(480, "budget")
-    assert one.how == "rough"
+def test_estimate_cells_counts_a_shared_stage_once(tmp_path: Path) -> None:
+    transfer = 40 * ROUGH["cuda"]["transfer"]
+    assert estimated(tmp_path, planned()) == [
+        Estimate(("base", "transfer"), 100 * ROUGH["cuda"]["base"] + transfer, "rough"),
+        Estimate(("transfer",), transfer, "rough"),
+    ]
 
 
-def test_what_was_measured_is_scaled_by_iterations(tmp_path: Path) -> None:
-    fake.finish(tmp_path / "cells/tfa-split1-1shot-seed0", {"transfer": {"seconds": 8.0}})
-    fake.finish(tmp_path / "cells/tfa-split1-5shot-seed0", {"transfer": {"seconds": 12.0}})
-    base, one, five, ten = of(tmp_path, shots=(1, 5, 10))
-    assert (one, five) == (Estimate(8, "finished"), Estimate(12, "finished"))
-    assert ten == Estimate(10, "measured")
-    assert base.how == "rough"
-    rows = (fake.Row("long", ("transfer.iterations=80",)),)
-    others = fake.planned(tmp_path).units
-    units = fake.planned(tmp_path, fake.study(rows=rows)).units
-    assert estimates(units, others, tmp_path, "cpu")[-1] == Estimate(20, "measured")
+def test_estimate_cells_says_where_all_stages_are_shared(tmp_path: Path) -> None:
+    rows = (Row("TFA"), Row("base", last="base"))
+    assert estimated(tmp_path, planned(rows=rows, shots=(1,)))[1] == Estimate((), 0, "shared")
 
 
-def test_stages_taken_over_cost_nothing_again(tmp_path: Path) -> None:
-    units = fake.planned(tmp_path).units
-    stages = {"base": {"seconds": 500.0}, "transfer": {"seconds": 8.0}}
-    fake.finish(tmp_path / units[1].folder, stages)
-    assert estimates(units, [], tmp_path, "cpu")[1] == Estimate(8, "finished")
-    assert of(tmp_path, sets=("base.checkpoint=x",))[1].seconds == 8
+def test_estimate_cells_takes_time_budgets(tmp_path: Path) -> None:
+    plan = planned("base.minutes=8", rows=(Row("base", last="base"),), shots=(1,))
+    assert estimated(tmp_path, plan) == [Estimate(("base",), 480, "budget")]
 
 
-@pytest.mark.parametrize("section", [{}, {"threshold": 0.7}])
-def test_nobody_knows(tmp_path: Path, section: dict[str, float]) -> None:
-    unit = Unit("a", "cells/a", ("transfer", "mine"), "mine", (), {"mine": section})
-    assert estimates([unit], [], tmp_path, "cpu") == [Estimate(None, "unknown")]
+def test_estimate_cells_scales_what_was_measured(tmp_path: Path) -> None:
+    plan = planned(shots=(1, 5))
+    one, five = plan.cells
+    base = {"base": {"seconds": 300.0}}
+    finish_cells(
+        tmp_path,
+        plan,
+        {
+            one.name: {**base, "transfer": {"seconds": 8.0}},
+            five.name: {**base, "transfer": {"seconds": 12.0}},
+        },
+    )
+    rows = (Row("TFA"), Row("long", ("transfer.iterations=80",)))
+    more = planned(rows=rows, shots=(1, 5, 10), splits=(1, 2))
+    found = dict(zip([c.name for c in more.cells], estimated(tmp_path, more), strict=True))
+    assert found["tfa-split1-1shot-seed0"] == Estimate(("base", "transfer"), 308, "finished")
+    assert found["tfa-split1-5shot-seed0"] == Estimate(("transfer",), 12, "finished")
+    assert found["tfa-split1-10shot-seed0"] == Estimate(("transfer",), 10, "measured")
+    assert found["long-split1-1shot-seed0"] == Estimate(("transfer",), 20, "measured")
+    assert found["tfa-split2-1shot-seed0"] == Estimate(("base", "transfer"), 310, "measured")
+
+
+def test_estimate_cells_knows_nothing_of_mining_before_the_first_cell(tmp_path: Path) -> None:
+    plan = planned(rows=ROWS[1:], shots=(1,))
+    (cell,) = plan.cells
+    (estimate,) = estimated(tmp_path, plan, "cpu")
+    assert (estimate.stages, estimate.how) == (("base", "transfer", "scan", "mine"), "at least")
+    assert estimate.seconds == pytest.approx(100 * ROUGH["cpu"]["base"] + 40 * 0.05)
+    stages = {"base": 300.0, "transfer": 8.0, "scan": 60.0, "mine": 2.0}
+    finish_cells(tmp_path, plan, {cell.name: {s: {"seconds": t} for s, t in stages.items()}})
+    more = planned(rows=ROWS[1:], shots=(1, 5))
+    assert estimated(tmp_path, more)[1] == Estimate(("transfer", "scan", "mine"), 70, "measured")
+
+
+def test_estimate_cells_counts_nothing_for_given_or_skipped_training(tmp_path: Path) -> None:
+    (tmp_path / "x.safetensors").write_bytes(b"")
+    row = Row("tuned", (f"base.checkpoint={tmp_path / 'x.safetensors'}", "tune.data=none"), "tune")
+    (estimate,) = estimated(tmp_path, planned("online.iterations=10", rows=(row,), shots=(1,)))
+    expected = 40 * ROUGH["cuda"]["transfer"] + 10 * ROUGH["cuda"]["online"]
+    assert estimate.seconds == pytest.approx(expected)

@@ -1,4 +1,4 @@
-"""The numbers against the paper's LaTeX, where it lies beside the checkout."""
+"""Compared with the LaTeX source of the paper, where that is available."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_fsod.study.paper import SHOTS, TABLES, TITLES, numbers
+from mini_fsod.study.paper import SHOTS, TABLES, TITLES, paper_numbers
 
 SOURCE = Path(__file__).resolve().parents[2].parent / "shared" / "paper.tex.txt"
 
@@ -16,7 +16,7 @@ def figures(line: str) -> list[float]:
     return [float(n) for n in re.findall(r"(?<![\d.])\d+\.\d(?!\d)", line.partition("&")[2])]
 
 
-def starts(row: str) -> str:
+def row_start(row: str) -> str:
     """How the row of a table begins in LaTeX, spaces left out."""
     marks = {"neither": "xx", "RPN": "cx", "R-CNN": "xc", "RPN and R-CNN": "cc"}
     if row in marks:
@@ -25,7 +25,7 @@ def starts(row: str) -> str:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_numbers_are_the_papers(table: str) -> None:
+def test_tables_have_the_numbers_of_the_paper(table: str) -> None:
     if not SOURCE.exists():
         pytest.skip("needs ../shared/paper.tex.txt, which is not part of the project")
     text = SOURCE.read_text()
@@ -34,16 +34,16 @@ def test_numbers_are_the_papers(table: str) -> None:
     assert TITLES[table] in text[label - 400 : label]
     for row, lines in TABLES[table].items():
         found = [
-            line for line in body.splitlines() if line.replace(" ", "").startswith(starts(row))
+            line for line in body.splitlines() if line.replace(" ", "").startswith(row_start(row))
         ]
         assert len(found) == 1, row
         assert figures(found[0]) == [value for line in lines for value in line], row
 
 
-def test_numbers_by_shots() -> None:
-    assert numbers("tab:voc_main", "MINI", 2) == dict(
+def test_paper_numbers_by_shots_and_split() -> None:
+    assert paper_numbers("tab:voc_main", "MINI", 2) == dict(
         zip(SHOTS, (51.8, 53.6, 62.3, 62.1, 63.7), strict=True)
     )
-    assert numbers("tab:component", "TFA Base", 1)[10] == 58.4
-    assert numbers("tab:component", "TFA Base", 2) == {}
-    assert numbers("tab:component", "TFA Base", None) == {}
+    assert paper_numbers("tab:component", "TFA Base", 1)[10] == 58.4
+    assert paper_numbers("tab:component", "TFA Base", 2) == {}
+    assert paper_numbers("tab:component", "TFA Base", None) == {}

@@ -1,224 +1,185 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from helpers.fake_study import ROWS, example_study
 from mini_fsod.errors import UserError
-from mini_fsod.study.plan import HANDED, Cell, Unit, differences, join, known, plan
-from mini_fsod.study.studies import Row
-from study import fake
-
-ROWS = (
-    Row("TFA"),
-    Row("+mining", ("mine.threshold=0.7",), "mine"),
-    Row("+tuned", ("mine.threshold=0.7", "tune.data=balanced"), "tune"),
+from mini_fsod.study.plan import (
+    StudyPlan,
+    merge_plan,
+    plan_study,
+    read_plan,
+    refuse_changed_plan,
+    save_plan,
+    shown_settings,
 )
+from mini_fsod.study.studies import STUDIES, Row
 
 
-def test_cells_share_a_base_and_take_it_over(tmp_path: Path) -> None:
-    found = fake.planned(tmp_path, fake.study(splits=(1, 2), seeds=(0, 3)))
-    bases = [unit for unit in found.units if unit.cell is None]
-    cells = [unit for unit in found.units if unit.cell]
-    assert [unit.stages for unit in bases] == [("base",)] * 2
-    assert [unit.name for unit in cells] == [
-        f"tfa-split{split}-{k}shot-seed{seed}"
+def saved(folder: Path, **changes: Any) -> StudyPlan:
+    study = example_study(**changes)
+    plan = plan_study(study)
+    save_plan(folder, study, plan)
+    return plan
+
+
+def test_plan_study_goes_seed_by_seed_and_keeps_cells_that_share_work_together() -> None:
+    plan = plan_study(example_study(rows=ROWS, splits=(1, 2), seeds=(0, 3)))
+    assert [cell.name for cell in plan.cells] == [
+        f"{row}-split{split}-{k}shot-seed{seed}"
         for seed in (0, 3)
         for split in (1, 2)
         for k in (1, 5)
+        for row in ("tfa", "mined")
     ]
-    for unit in cells:
-        assert unit.stages == ("transfer",)
-        base = bases[unit.cell.split - 1]
-        assert unit.needs == (base.name,)
-        assert unit.folder == f"cells/{unit.name}"
-        config = found.configs[unit.name]
-        assert config.shots.k == str(unit.cell.shots)
-        assert config.shots.seed == str(unit.cell.seed)
-        handed = json.loads(config.base.checkpoint)
-        assert handed == str(tmp_path / "shared" / base.name / "base/checkpoint.safetensors")
-        assert unit.parts["base"]["checkpoint"] is None  # how it was made counts, not where it lies
-    assert [found.configs[base.name].base.checkpoint for base in bases] == [None, None]
+    for cell in plan.cells:
+        config = plan.configs[cell.name]
+        assert (config.shots.k, config.shots.seed) == (cell.shots, cell.seed)
+        assert config.data.split == f"voc-split{cell.split}"
+        assert config.mine.alpha == (2 if cell.row == "mined" else 1.5)
+        assert str(config.data.root) == "voc"
 
 
-def test_the_order_is_one_in_which_work_can_be_done(tmp_path: Path) -> None:
-    units = fake.planned(tmp_path, fake.study(splits=(1, 2), rows=ROWS, seeds=(0, 1))).units
-    for n, unit in enumerate(units):
-        assert set(unit.needs) <= {other.name for other in units[:n]}
+def test_plan_study_gives_equal_keys_to_stages_that_cells_share() -> None:
+    rows = (*ROWS, Row("longer", ("base.minutes=16",)))
+    plan = plan_study(example_study(rows=rows, splits=(1, 2), seeds=(0, 1)))
+    keys = {(c.row, c.split, c.shots, c.seed): c.keys for c in plan.cells}
+    tfa = keys["TFA", 1, 1, 0]
+    assert tuple(tfa) == ("base", "transfer")
+    assert tfa["base"] == keys["TFA", 1, 5, 1]["base"]
+    assert tfa["base"] != keys["TFA", 2, 1, 0]["base"]
+    assert tfa["base"] != keys["longer", 1, 1, 0]["base"]
+    assert tfa["transfer"] == keys["mined", 1, 1, 0]["transfer"]
+    assert tfa["transfer"] != keys["TFA", 1, 1, 1]["transfer"]
+    assert tfa["transfer"] != keys["TFA", 1, 5, 0]["transfer"]
 
 
-def test_rows_that_train_otherwise_have_another_base(tmp_path: Path) -> None:
-    rows = (Row("TFA"), Row("long", ("base.iterations=200",)), Row("K", ("transfer.iterations=9",)))
-    units = fake.planned(tmp_path, fake.study(rows=rows, shots=(1,))).units
-    of = {unit.cell.row: unit.needs for unit in units if unit.cell}
-    assert of["TFA"] == of["K"] != of["long"]
-    assert len([unit for unit in units if unit.cell is None]) == 2
+def test_plan_study_leaves_out_stages_that_a_row_does_not_need() -> None:
+    study = replace(STUDIES["components"], shots=(1,), sets=("data.root=voc",))
+    by_row = {cell.row: cell for cell in plan_study(study).cells}
+    assert tuple(by_row["oracle"].keys) == ("online",)
+    assert by_row["+ fine-tuning"].last == "tune"
+    assert by_row["+ fine-tuning"].keys["online"] == by_row["+ IoU branch"].keys["online"]
 
 
-def test_a_given_base_is_nobodys_unit(tmp_path: Path) -> None:
-    study = fake.study(sets=("base.checkpoint=x.safetensors",))
-    found = fake.planned(tmp_path, study)
-    assert [unit.needs for unit in found.units] == [(), ()]
-    assert {config.base.checkpoint for config in found.configs.values()} == {"x.safetensors"}
+def test_plan_study_plans_chosen_rows_only() -> None:
+    study = example_study(rows=ROWS)
+    cells = plan_study(study, ROWS[1:]).cells
+    assert [cell.row for cell in cells] == ["mined", "mined"]
+    assert all(cell in plan_study(study).cells for cell in cells)
 
 
-def test_a_chain_of_stages_is_shared_as_far_as_it_can_be_handed_over(tmp_path: Path) -> None:
-    found = fake.planned(tmp_path, fake.study(rows=ROWS, shots=(1,)))
-    base, transfer, tfa, mine, mining, tuned = found.units
-    assert (base.last, transfer.last, mine.last) == ("base", "transfer", "mine")
-    chain = (base.name, transfer.name, mine.name)  # all of it is handed to a cell
-    assert (transfer.needs, mine.needs) == (chain[:1], chain[:2])
-    assert (tfa.needs, mining.needs, tuned.needs) == (chain[:2], chain, chain)
-    assert (mine.stages, mining.stages, tuned.stages) == (("mine",), (), ("tune",))
-    config = found.configs[tuned.name]
-    assert json.loads(config.mine.given).endswith(f"shared/{mine.name}/mine/pool.json")
-    assert found.configs[mine.name].mine.given is None
-    assert found.configs[mine.name].base.checkpoint is not None
-    # what lies behind a stage that cannot be handed over is each cell's own
-    short = {stage: way for stage, way in HANDED.items() if stage != "transfer"}
-    args = (tmp_path, fake.resolve, fake.parts, fake.STAGES, fake.stages_of, short)
-    units = plan(fake.study(rows=ROWS, shots=(1,)), *args).units
-    assert [unit.last for unit in units if unit.cell is None] == ["base"]
-    assert units[-1].stages == ("transfer", "mine", "tune")
+def test_plan_study_without_splits_takes_the_configuration(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text("data: {novel: [bird]}\n")
+    plan = plan_study(example_study(source=str(own), splits=(), shots=(2,)))
+    (cell,) = plan.cells
+    assert (cell.name, cell.split) == ("tfa-2shot-seed0", None)
+    assert plan.configs[cell.name].data.novel == ("bird",)
 
 
-def test_a_run_that_needs_no_earlier_stage_waits_for_none(tmp_path: Path) -> None:
-    rows = (ROWS[1], Row("oracle", ("mine.threshold=truth",), "mine"), ROWS[2])
-    found = fake.planned(tmp_path, fake.study(rows=rows, shots=(1,)))
-    cell = next(unit for unit in found.units if unit.cell and unit.cell.row == "oracle")
-    (name,) = cell.needs
-    shared = next(unit for unit in found.units if unit.name == name)
-    assert (shared.needs, shared.stages, cell.stages) == ((), ("mine",), ())
-    assert found.configs[name].base.checkpoint is None
+def test_cell_key_changes_with_what_changes_the_result() -> None:
+    def key(*sets: str) -> str:
+        return plan_study(example_study(shots=(1,), sets=sets)).cells[0].key
+
+    same = ["device=cuda:1", "data.cache=/tmp", "data.loading=stream", "base.save_seconds=9"]
+    assert key(*same) == key()
+    assert shown_settings(example_study(sets=(*same, "seed=1"))) == {"seed": "1"}
+    others = [key(text) for text in ("seed=1", "base.minutes=4", "data.metric=voc", "data.test=x")]
+    assert len({key(), *others}) == 5
 
 
-def test_a_preset_may_name_the_shots_itself(tmp_path: Path) -> None:
-    study = replace(fake.study(), source="split{split}-{shots}shot")
-    base, *_, unit = fake.planned(tmp_path, study).units
-    assert unit.parts["shots"] == {"k": 5, "seed": 0}
-    assert unit.needs == (base.name,)
+def test_save_plan_adds_the_cells_of_each_command(tmp_path: Path) -> None:
+    first = saved(tmp_path)
+    assert read_plan(tmp_path) == list(first.cells)
+    second = saved(tmp_path, shots=(1, 10), seeds=(0, 1), rows=(Row("TFA"), Row("new")))
+    names = [cell.name for cell in read_plan(tmp_path)]
+    assert len(names) == len(set(names)) == 1 + 8
+    assert names[:5] == [
+        "tfa-split1-1shot-seed0",
+        "new-split1-1shot-seed0",
+        "tfa-split1-5shot-seed0",
+        "tfa-split1-10shot-seed0",
+        "new-split1-10shot-seed0",
+    ]
+    assert {cell.name for cell in second.cells} < set(names)
 
 
-def test_own_data_has_no_splits(tmp_path: Path) -> None:
-    unit = fake.planned(tmp_path, fake.study(splits=(), source="a{split}.yaml")).units[-1]
-    assert (unit.name, unit.cell) == ("tfa-5shot-seed0", Cell("TFA", None, 5, 0))
-    assert unit.parts[""]["split"] == "a{split}.yaml"  # a file may be called so
-
-
-def test_the_plan_of_a_folder_grows(tmp_path: Path) -> None:
-    first = fake.planned(tmp_path)
-    join(tmp_path, fake.study(), first.units)
-    assert known(tmp_path) == list(first.units)
-    more = fake.study(shots=(1, 10), seeds=(0, 1), rows=(*ROWS[:1], Row("new")))
-    join(tmp_path, more, fake.planned(tmp_path, more).units)
-    names = [unit.name for unit in known(tmp_path)]
-    assert names[:3] == [unit.name for unit in first.units]
-    assert len(names) == len(set(names)) == 3 + 7
+def test_save_plan_leaves_an_unchanged_file_alone(tmp_path: Path) -> None:
+    saved(tmp_path)
     before = (tmp_path / "plan.json").stat().st_mtime_ns
-    join(tmp_path, fake.study(), first.units)  # nothing new
+    saved(tmp_path)
     assert (tmp_path / "plan.json").stat().st_mtime_ns == before
 
 
-def refusal(folder: Path, **changes: object) -> str:
-    study = fake.study(**changes)
-    with pytest.raises(UserError) as error:
-        join(folder, study, fake.planned(folder, study).units)
-    return error.value.what
+def test_merge_plan_gives_earlier_cells_the_new_settings(tmp_path: Path) -> None:
+    """Means over cells with different settings would be wrong."""
+    saved(tmp_path, seeds=(0, 1))
+    study = example_study(sets=("data.root=voc", "base.minutes=4"), shots=(1,))
+    whole = merge_plan(tmp_path, study, plan_study(study))
+    assert len(whole.cells) == 4
+    assert {config.base.minutes for config in whole.configs.values()} == {4}
 
 
-def begin(folder: Path) -> None:
-    (folder / known(folder)[0].folder).mkdir(parents=True)
+def test_merge_plan_drops_rows_that_the_study_no_longer_has(tmp_path: Path) -> None:
+    saved(tmp_path, rows=ROWS)
+    study = example_study(rows=ROWS[1:], seeds=(1,))
+    rows = [cell.row for cell in merge_plan(tmp_path, study, plan_study(study)).cells]
+    assert rows == ["mined"] * 4
 
 
-def test_a_plan_that_nothing_came_of_gives_way(tmp_path: Path) -> None:
-    join(tmp_path, fake.study(), fake.planned(tmp_path).units)
-    other = fake.study(sets=("base.iterations=7",), shots=(3,))
-    units = fake.planned(tmp_path, other).units
-    join(tmp_path, other, units)
-    assert known(tmp_path) == list(units)
-    begin(tmp_path)
-    assert "sets.base.iterations" in refusal(tmp_path)
-
-
-def test_a_plan_that_somebody_works_on_stays(tmp_path: Path) -> None:
-    """Its first unit reads data, and has no folder yet."""
-    join(tmp_path, fake.study(), fake.planned(tmp_path).units)
-    first = tmp_path / "locks" / f"{known(tmp_path)[0].name}.lock"
-    script = (
-        "import sys; from pathlib import Path; from mini_fsod.files import lock\n"
-        "with lock(Path(sys.argv[1])): print(flush=True); input()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", script, str(first)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as other:
-        assert other.stdout is not None
-        other.stdout.readline()
-        assert "sets.base.iterations" in refusal(tmp_path, sets=("base.iterations=7",))
-        other.communicate("\n")
-    changed = fake.study(sets=("base.iterations=7",))
-    join(tmp_path, changed, fake.planned(tmp_path, changed).units)
-
-
-def test_another_plan_is_refused(tmp_path: Path) -> None:
-    join(tmp_path, fake.study(), fake.planned(tmp_path).units)
-    begin(tmp_path)
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"name": "other"}, r"study example, not other"),
+        ({"source": "paper"}, r"source voc-320, not paper"),
+    ],
+)
+def test_merge_plan_refuses_the_folder_of_another_study(
+    tmp_path: Path, changes: dict[str, str], what: str
+) -> None:
+    saved(tmp_path)
     before = (tmp_path / "plan.json").read_bytes()
-    assert 'study was "fake" and is "other"' in refusal(tmp_path, name="other")
-    # even where no cell is the same
-    new = {"shots": (7,)}
-    assert "sets.base.iterations was not set" in refusal(
-        tmp_path, sets=("base.iterations=7",), **new
-    )
-    assert 'source was "split{split}"' in refusal(tmp_path, source="x{split}", **new)
-    assert "rows.TFA.sets" in refusal(tmp_path, rows=(Row("TFA", ("seed=1",)),), **new)
+    with pytest.raises(UserError, match=what) as error:
+        saved(tmp_path, **changes)
+    assert "--out" in error.value.fix
     assert (tmp_path / "plan.json").read_bytes() == before
 
 
-def test_workers_may_differ_in_where_they_work(tmp_path: Path) -> None:
-    join(tmp_path, fake.study(), fake.planned(tmp_path).units)
-    begin(tmp_path)
-    study = fake.study(sets=("device=cuda:1", "data.cache=/tmp", "base.save_seconds=9"))
-    join(tmp_path, study, fake.planned(tmp_path, study).units)
+def test_refuse_changed_plan_stops_a_process_with_older_settings(tmp_path: Path) -> None:
+    plan = saved(tmp_path)
+    saved(tmp_path, seeds=(7,))  # more cells are no change
+    refuse_changed_plan(tmp_path, plan)
+    saved(tmp_path, sets=("data.root=voc", "device=cuda:1"))
+    refuse_changed_plan(tmp_path, plan)
+    saved(tmp_path, sets=("data.root=voc", "seed=1"))
+    with pytest.raises(UserError, match="other settings"):
+        refuse_changed_plan(tmp_path, plan)
 
 
-def test_a_preset_that_has_changed_is_refused(tmp_path: Path) -> None:
-    units = fake.planned(tmp_path).units
-    join(tmp_path, fake.study(), units)
-    begin(tmp_path)
-    parts = units[-1].parts | {"transfer": {"iterations": 41, "minutes": None}}
-    changed = [*units[:-1], replace(units[-1], parts=parts)]
-    with pytest.raises(UserError, match=r"seed0: transfer\.iterations was 40 and is 41\)"):
-        join(tmp_path, fake.study(), changed)
-
-
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"units": [{"name": 1}]}'])
-def test_a_plan_that_is_none(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"study": "a"}', '{"study": "a", "cells": [{"name": 1}]}']
+)
+def test_read_plan_refuses_a_file_that_is_no_plan(tmp_path: Path, content: str) -> None:
     (tmp_path / "plan.json").write_text(content)
     with pytest.raises(UserError, match=r"plan\.json"):
-        known(tmp_path)
+        read_plan(tmp_path)
 
 
-def test_units_come_back_from_a_file_as_they_were(tmp_path: Path) -> None:
-    units = [
-        Unit("base-x", "shared/base-x", ("base",), "base", (), {"a": [1, None]}),
-        Unit("c", "cells/c", (), "base", ("base-x",), {}, Cell("TFA", None, 1, 0)),
-    ]
-    join(tmp_path, fake.study(), units)
-    assert known(tmp_path) == units
+def test_read_plan_is_empty_without_a_plan(tmp_path: Path) -> None:
+    assert read_plan(tmp_path) == []
 
 
-def test_differences() -> None:
-    old = {"a": {"b": 1, "c": [1, 2]}, "d": None}
-    assert differences(old, {"a": {"b": 1, "c": [1, 2]}, "d": None}) == []
-    assert differences(old, {"a": {"b": 2, "c": [1]}, "d": None, "e": "x"}) == [
-        "a.b was 1 and is 2",
-        "a.c was [1, 2] and is [1]",
-        'e was not set and is "x"',
-    ]
+def test_save_plan_writes_what_people_can_read(tmp_path: Path) -> None:
+    saved(tmp_path, rows=ROWS[1:], shots=(1,), sets=("data.root=voc", "device=cpu"))
+    content = json.loads((tmp_path / "plan.json").read_text())
+    assert content["study"] == "example"
+    assert content["source"] == "voc-320"
+    assert content["sets"] == {"data.root": "voc"}
+    assert content["rows"] == {"mined": {"sets": ["mine.alpha=2"], "to": "mine"}}
+    assert [cell["name"] for cell in content["cells"]] == ["mined-split1-1shot-seed0"]

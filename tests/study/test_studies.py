@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_fsod.config.load import parts, resolve
+from mini_fsod.config.load import resolve
+from mini_fsod.config.schema import STAGES
 from mini_fsod.errors import UserError
-from mini_fsod.study.from_file import find
-from mini_fsod.study.studies import STUDIES, narrowed, numbers
-
-STAGES = ("base", "transfer")
+from mini_fsod.runs.identity import static_keys
+from mini_fsod.study.paper import TABLES
+from mini_fsod.study.studies import STUDIES, choose_rows, narrow, parse_numbers
 
 
 @pytest.mark.parametrize(
@@ -22,36 +22,36 @@ STAGES = ("base", "transfer")
         ("3..3,3", (3,)),
     ],
 )
-def test_numbers(text: str, expected: tuple[int, ...]) -> None:
-    assert numbers(text, "--seeds") == expected
+def test_parse_numbers(text: str, expected: tuple[int, ...]) -> None:
+    assert parse_numbers(text, "--seeds") == expected
 
 
 @given(st.sets(st.integers(0, 999), min_size=1))
-def test_numbers_written_out_come_back(values: set[int]) -> None:
-    assert numbers(",".join(map(str, values)), "--seeds") == tuple(sorted(values))
+def test_parse_numbers_sorts_any_numbers(values: set[int]) -> None:
+    assert parse_numbers(",".join(map(str, values)), "--seeds") == tuple(sorted(values))
 
 
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("", "no list of numbers"),
-        ("1,", "no list of numbers"),
-        ("-1", "no list of numbers"),
-        ("0.5", "no list of numbers"),
-        ("1...3", "no list of numbers"),
-        ("4..0", "4..0 goes down"),
+        ("", "not a list of numbers"),
+        ("1,", "not a list of numbers"),
+        ("-1", "not a list of numbers"),
+        ("0.5", "not a list of numbers"),
+        ("1...3", "not a list of numbers"),
+        ("4..0", r"4\.\.0 is descending"),
         ("0,1", "0 is too small"),
         ("1..1001", "more than 1,000"),
         ("1..999999999", "more than 1,000"),
     ],
 )
-def test_what_is_no_list_of_numbers(text: str, what: str) -> None:
+def test_parse_numbers_explains_wrong_input(text: str, what: str) -> None:
     with pytest.raises(UserError, match=what) as error:
-        numbers(text, "--shots", least=1)
+        parse_numbers(text, "--shots", least=1)
     assert error.value.what.startswith("--shots: ")
 
 
-# mine.threshold, whether a discriminator looks, online.teacher, .iou_branch, .oracle, last stage
+# mine.threshold, whether there is a discriminator, online.teacher, .iou_branch, .oracle, last stage
 SWITCHES = {
     "TFA": (None, None, None, None, None, "transfer"),
     "+ TFA mining": (0.7, False, False, False, False, "online"),
@@ -65,68 +65,73 @@ SWITCHES = {
 
 
 @pytest.mark.parametrize("label", SWITCHES)
-def test_rows_of_the_components(label: str) -> None:
+def test_components_rows_switch_one_part_of_the_method_each(label: str) -> None:
     row = next(row for row in STUDIES["components"].rows if row.label == label)
-    config = resolve("voc-split1-1shot-320", row.sets)
+    config = resolve("voc-320", row.sets)
     mine, online = config.mine, config.online
     found = (
         mine.threshold,
-        mine.discriminator != "none",
+        config.discriminator.weights != "none",
         online.teacher,
         online.iou_branch,
         online.oracle,
         row.last,
     )
     pairs = zip(found, SWITCHES[label], strict=True)
-    assert all(wanted is None or own == wanted for own, wanted in pairs)
-    # the paper's, and the same training, in every row
-    assert (mine.alpha, mine.most, online.delta, online.shots) == (1.5, 300, 0.7, False)
+    assert all(wanted is None or value == wanted for value, wanted in pairs)
+    # the paper's settings, and the same training, in every row
+    assert (mine.alpha, mine.per_class, online.delta, online.shots) == (1.5, 300, 0.7, False)
     assert (online.mingle.rpn, online.mingle.rcnn, online.start) == (True, True, "weights")
     assert (online.iterations, online.minutes, online.learning_rate) == (12_000, None, 0.02)
     assert config.tune.data == "balanced"
 
 
-def test_rows_of_the_last_fine_tuning_tune_the_same_detector() -> None:
+def test_components_fine_tuning_rows_tune_the_same_detector() -> None:
     rows = {row.label: row.sets for row in STUDIES["components"].rows if row.last == "tune"}
-    base, novel, gentle = (
-        resolve("voc-split1-1shot-320", rows[label])
+    base, novel, low_rate = (
+        resolve("voc-320", rows[label])
         for label in (
             "+ fine-tuning",
             "fine-tuning on the novel set",
             "fine-tuning at a tenth of the rate",
         )
     )
-    assert parts(base, "online") == parts(novel, "online") == parts(gentle, "online")
-    rates = [config.tune.learning_rate for config in (base, novel, gentle)]
+    assert len({static_keys(config, "online")["online"] for config in (base, novel, low_rate)}) == 1
+    rates = [config.tune.learning_rate for config in (base, novel, low_rate)]
     assert rates == pytest.approx([0.001, 0.001, 0.0001])
-    assert (base.tune.data, novel.tune.data, gentle.tune.data) == ("balanced", "novel", "known")
+    assert (base.tune.data, novel.tune.data, low_rate.tune.data) == ("balanced", "novel", "known")
 
 
-def test_the_study_tfa() -> None:
-    study = find("tfa", STAGES)
-    assert study.source == "voc-split{split}-{shots}shot-320"
+def test_narrow_replaces_splits_shots_seeds_and_schedule() -> None:
+    study = STUDIES["tfa"]
     assert (study.splits, study.shots, study.seeds) == ((1,), (1, 2, 3, 5, 10), (0,))
-    full = narrowed(study, "1,3", "5", "0..2", full=True)
-    assert full.source == "voc-split{split}-{shots}shot"
+    full = narrow(study, "1,3", "5", "0..2", full=True)
+    assert full.source == "paper"
     assert (full.splits, full.shots, full.seeds) == ((1, 3), (5,), (0, 1, 2))
-    assert narrowed(study, None, None, None, full=False) == study
-    plus = narrowed(STUDIES["plus"], None, None, None, full=True)
-    assert plus.source == "voc-split{split}-{shots}shot-plus"
+    assert narrow(study, None, None, None, full=False) == study
 
 
-def test_every_row_is_a_sound_configuration() -> None:
-    for study in STUDIES.values():
-        for row in study.rows:
-            source = study.source.format(split=1, shots=study.shots[0])
-            resolve(source, [*study.sets, *row.sets, "data.root=somewhere"]).ready()
+def test_narrow_refuses_a_full_schedule_where_there_is_none() -> None:
+    with pytest.raises(UserError, match="voc-320-plus, which study plus uses, has no full"):
+        narrow(STUDIES["plus"], None, None, None, full=True)
 
 
-def test_named_studies_end_at_stages_there_are_and_cite_what_there_is() -> None:
-    from mini_fsod.config.load import STAGES
-    from mini_fsod.study.paper import TABLES
+def test_choose_rows_counts_from_one() -> None:
+    study = STUDIES["components"]
+    assert choose_rows(study, "1..2,8") == (*study.rows[:2], study.rows[7])
+    with pytest.raises(UserError, match="has 11 rows, there is no 12") as error:
+        choose_rows(study, "1..12")
+    assert "4 + SSL co-mining" in error.value.fix
 
-    for study in STUDIES.values():
-        assert len({row.slug for row in study.rows}) == len(study.rows)
-        for row in study.rows:
-            assert row.last in STAGES
-            assert all(name in TABLES[table] for table, name in row.paper)
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_known_studies_have_valid_rows(name: str) -> None:
+    study = STUDIES[name]
+    assert study.name == name
+    assert study.about
+    assert len({row.slug for row in study.rows}) == len(study.rows)
+    for row in study.rows:
+        for shots in study.shots:
+            resolve(study.source, [*row.sets, "data.root=somewhere"], shots=shots).ready()
+        assert row.last in STAGES
+        assert all(label in TABLES[table] for table, label in row.paper)

@@ -1,31 +1,37 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from mini_fsod.study import tables
-from mini_fsod.study.plan import Cell
+from helpers.fake_study import example_study, finish_cells
+from mini_fsod.study.plan import Cell, plan_study
 from mini_fsod.study.studies import Row, Study
-from study import fake
+from mini_fsod.study.tables import gather_results, write_tables
 
+Figures = tuple[float | None, float]  # nAP50 and bAP50
 PAPER = (("tab:component", "TFA Base"), ("tab:voc_main", "TFA w/ cos"))
 ABOUT = {"device": "NVIDIA H200", "commit": "0123456789abcdef", "versions": {"torch": "2.15.0"}}
 
 
-def finished(folder: Path, figures: dict[Cell, tuple[float | None, float]], study: Study) -> Any:
-    """A folder in which these cells have nAP50 and bAP50; the units of the study."""
-    units = fake.planned(folder, study).units
-    for unit in units:
-        stages: dict[str, Any] = {"base": {"nAP50": None, "bAP50": 75.04, "seconds": 481.0}}
-        if unit.cell in figures:
-            novel, base = figures[unit.cell]
-            stages[unit.last] = {"nAP50": novel, "bAP50": base, "seconds": 14.0}
-        if unit.cell is None or unit.cell in figures:
-            fake.finish(folder / unit.folder, stages, **ABOUT)
-    return units
+def finished(
+    folder: Path, figures: dict[tuple[str, int], dict[int, Figures]], study: Study
+) -> list[Cell]:
+    """A folder in which cells, by row and K and seed, have nAP50 and bAP50; all cells."""
+    plan = plan_study(study)
+    stages = {
+        cell.name: {
+            "base": {"nAP50": None, "bAP50": 75.04, "seconds": 481.0},
+            cell.last: {"nAP50": novel, "bAP50": base, "seconds": 14.0},
+        }
+        for cell in plan.cells
+        if cell.seed in figures.get((cell.row, cell.shots), {})
+        for novel, base in [figures[cell.row, cell.shots][cell.seed]]
+    }
+    finish_cells(folder, plan, stages, **ABOUT)
+    return list(plan.cells)
 
 
 # the mean of 10, 12, 14 is 12, s = 2, t(0.975, 2) = 4.303: 4.303 x 2 / sqrt(3) = 4.97
@@ -50,11 +56,12 @@ MARKDOWN = """\
 In percent; mean ± half width of the 95 % interval (Student's t) over 3 draws of the shots, \
 seeds 0..1, 4.
 6 of 12 runs are finished.
-Where a figure is over fewer draws than its column has, (1/3) says so.
+(1/3): the mean is over 1 of the 3 draws.
 TFA Base: the paper's table "Effectiveness of each components".
 TFA w/ cos: the paper's table "Performance (novel AP50) across three splits on PASCAL VOC dataset".
-Shared by the runs: BASE, bAP50 75.0, 8:01 min.
-vocsplit1-Kshot, transfer.rate=0.002, NVIDIA H200, torch 2.15.0, commit 0123456789.
+Base detector of TFA: bAP50 75.0, 8:01 min.
+Base detector of other: bAP50 75.0, 8:01 min.
+voc-320, transfer.rate=0.002, NVIDIA H200, torch 2.15.0, commit 0123456789.
 """
 
 LATEX = r"""% \usepackage{booktabs}
@@ -82,25 +89,20 @@ LATEX = r"""% \usepackage{booktabs}
 """
 
 
-def test_tables_worked_by_hand(tmp_path: Path) -> None:
-    study = fake.study(
+def test_write_tables_matches_tables_worked_by_hand(tmp_path: Path) -> None:
+    study = example_study(
         name="tfa",
-        source="vocsplit{split}-{shots}shot",
         rows=(Row("TFA", paper=PAPER), Row("other", ("seed=1",))),
         seeds=(0, 1, 4),
         sets=("data.root=/home/me/voc", "transfer.rate=0.002", "device=cuda:1"),
     )
-    figures: dict[Cell, tuple[float | None, float]] = {
-        Cell("TFA", 1, 1, 0): (10.0, 73.0),
-        Cell("TFA", 1, 1, 1): (12.0, 74.0),
-        Cell("TFA", 1, 1, 4): (14.0, 75.0),
-        Cell("TFA", 1, 5, 0): (30.0, 74.0),
-        Cell("TFA", 1, 5, 4): (34.0, 74.0),
-        Cell("other", 1, 1, 1): (20.0, 70.0),
+    figures: dict[tuple[str, int], dict[int, Figures]] = {
+        ("TFA", 1): {0: (10.0, 73.0), 1: (12.0, 74.0), 4: (14.0, 75.0)},
+        ("TFA", 5): {0: (30.0, 74.0), 4: (34.0, 74.0)},
+        ("other", 1): {1: (20.0, 70.0)},
     }
-    units = finished(tmp_path, figures, study)
-    text = tables.write(tmp_path, study, units)
-    assert text.replace(units[0].name, "BASE") == MARKDOWN
+    text = write_tables(tmp_path, study, finished(tmp_path, figures, study))
+    assert text == MARKDOWN
     assert (tmp_path / "study.md").read_text() == text
     latex = (tmp_path / "study.tex").read_text()
     caption = latex.partition("split 1. ")[2].partition("}\n")[0]
@@ -109,79 +111,73 @@ def test_tables_worked_by_hand(tmp_path: Path) -> None:
     assert "TFA Base: the paper's table ``Effectiveness of each components''." in caption
 
 
-def test_rows_of_one_table_of_the_paper_are_told_together(tmp_path: Path) -> None:
+def test_write_tables_names_the_rows_of_a_table_of_the_paper_together(tmp_path: Path) -> None:
     names = ("TFA Base", "+TFA Mining")
     rows = tuple(Row(n, (f"seed={len(n)}",), paper=(("tab:component", n),)) for n in names)
-    study = fake.study(rows=rows, shots=(1, 5), seeds=(0,))
-    cells: dict[Cell, tuple[float | None, float]] = {
-        Cell(n, 1, k, 0): (10.0, 70.0) for n in names for k in (1, 5)
+    study = example_study(rows=rows)
+    figures: dict[tuple[str, int], dict[int, Figures]] = {
+        (n, k): {0: (10.0, 70.0)} for n in names for k in (1, 5)
     }
-    text = tables.write(tmp_path, study, finished(tmp_path, cells, study))
+    text = write_tables(tmp_path, study, finished(tmp_path, figures, study))
     assert text.count("the paper's table") == 1
     assert "\nTFA Base, +TFA Mining: the paper's table " in text
 
 
-def test_an_interval_where_each_seed_has_its_own_result(tmp_path: Path) -> None:
-    """Also where that is handed on to another row; what all seeds share is one result."""
-    rows = (
-        Row("mined", ("mine.threshold=0.7",), "mine"),
-        Row("tuned", ("mine.threshold=0.7",), "tune"),
-        Row("base", (), "base"),
-    )
-    study = fake.study(rows=rows, shots=(1,), seeds=(0, 1))
-    names = [row.label for row in rows]
-    cells = {Cell(name, 1, 1, seed): (10.0 + seed, 70.0) for name in names for seed in (0, 1)}
-    units = finished(tmp_path, dict(cells), study)
-    assert [unit.stages for unit in units if unit.cell and unit.cell.row == "mined"] == [(), ()]
-    summary = tables.gather(tmp_path, study, units)["summary"]
+def test_gather_results_has_an_interval_only_where_seeds_differ(tmp_path: Path) -> None:
+    """A base detector that all seeds share is one result."""
+    rows = (Row("TFA"), Row("base", (), "base"))
+    study = example_study(rows=rows, shots=(1,), seeds=(0, 1))
+    figures: dict[tuple[str, int], dict[int, Figures]] = {
+        (row.label, 1): {seed: (10.0 + seed, 75.0) for seed in (0, 1)} for row in rows
+    }
+    summary = gather_results(tmp_path, study, finished(tmp_path, figures, study))["summary"]
     intervals = {entry["row"]: entry["interval95"]["nAP50"] for entry in summary}
-    assert intervals["mined"] == intervals["tuned"] == pytest.approx(6.35, abs=0.01)
+    assert intervals["TFA"] == pytest.approx(6.35, abs=0.01)
     assert intervals["base"] is None
 
 
-def test_the_way_to_the_oracle(tmp_path: Path) -> None:
+def test_write_tables_gives_the_share_of_the_gap_to_the_oracle(tmp_path: Path) -> None:
     rows = tuple(Row(name, (f"seed={n}",)) for n, name in enumerate(("TFA", "mined", "oracle")))
-    study = fake.study(rows=rows, seeds=(0,))
-    figures: dict[Cell, tuple[float | None, float]] = {
-        Cell("TFA", 1, 1, 0): (40.0, 70.0),
-        Cell("mined", 1, 1, 0): (50.0, 70.0),
-        Cell("TFA", 1, 5, 0): (50.0, 70.0),
-        Cell("mined", 1, 5, 0): (60.0, 70.0),
+    study = example_study(rows=rows)
+    figures: dict[tuple[str, int], dict[int, Figures]] = {
+        ("TFA", 1): {0: (40.0, 70.0)},
+        ("mined", 1): {0: (50.0, 70.0)},
+        ("TFA", 5): {0: (50.0, 70.0)},
+        ("mined", 5): {0: (60.0, 70.0)},
     }
-    assert "way" not in tables.write(tmp_path, study, finished(tmp_path, figures, study))
-    figures[Cell("oracle", 1, 1, 0)] = (65.0, 70.0)
-    text = tables.write(tmp_path, study, finished(tmp_path, figures, study))
-    assert "| % of the way from TFA to oracle | K = 1 | K = 5 |\n" in text
+    assert "gap" not in write_tables(tmp_path, study, finished(tmp_path, figures, study))
+    figures["oracle", 1] = {0: (65.0, 70.0)}
+    text = write_tables(tmp_path, study, finished(tmp_path, figures, study))
+    assert "| % of the gap from TFA to oracle | K = 1 | K = 5 |\n" in text
     assert "| mined                           |    40 |     - |\n\n" in text
     assert text.count("| oracle ") == 2  # of nAP50 and bAP50 alone
-    assert r"\% of the way from TFA to oracle & & \\" in (tmp_path / "study.tex").read_text()
+    assert r"\% of the gap from TFA to oracle & & \\" in (tmp_path / "study.tex").read_text()
 
 
-def test_rows_with_other_draws(tmp_path: Path) -> None:
-    """Of three draws TFA has all, a row two and the oracle one, in a folder that grew by rows."""
+def test_write_tables_compares_rows_over_the_draws_they_share(tmp_path: Path) -> None:
+    """Of three draws TFA has all, a row two and the oracle one."""
     rows = tuple(Row(name, (f"seed={n}",)) for n, name in enumerate(("TFA", "mined", "oracle")))
-    study = fake.study(rows=rows, shots=(1,), seeds=(0, 1, 2))
-    of_tfa, of_mined = {0: 40.0, 1: 30.0, 2: 20.0}, {1: 42.0, 2: 38.0}
-    figures: dict[Cell, tuple[float | None, float]] = {
-        **{Cell("TFA", 1, 1, seed): (value, 70.0) for seed, value in of_tfa.items()},
-        **{Cell("mined", 1, 1, seed): (value, 70.0) for seed, value in of_mined.items()},
-        Cell("oracle", 1, 1, 0): (55.0, 70.0),
+    study = example_study(rows=rows, shots=(1,), seeds=(0, 1, 2))
+    figures: dict[tuple[str, int], dict[int, Figures]] = {
+        ("TFA", 1): {0: (40.0, 70.0), 1: (30.0, 70.0), 2: (20.0, 70.0)},
+        ("mined", 1): {1: (42.0, 70.0), 2: (38.0, 70.0)},
+        ("oracle", 1): {0: (55.0, 70.0)},
     }
-    units = [u for u in finished(tmp_path, figures, study) if not u.cell or u.cell in figures]
-    text = tables.write(tmp_path, study, units)
+    cells = finished(tmp_path, figures, study)
+    asked = [cell for cell in cells if cell.seed in figures[cell.row, 1]]
+    text = write_tables(tmp_path, study, asked)
     assert "| mined  | 40.0 ± 25.4 (2/3) |\n| oracle |        55.0 (1/3) |\n" in text
     # seeds 1 and 2: from 25 to 40, of 25 to 55
     assert "| mined                           |    50 |\n" in text
-    assert "Where a figure is over fewer draws than its column has, (1/3) says so." in text
+    assert "(1/3): the mean is over 1 of the 3 draws." in text
 
 
-def test_study_json(tmp_path: Path) -> None:
-    study = fake.study(rows=(Row("TFA", paper=PAPER),), shots=(1, 4), splits=(2,))
-    cell = Cell("TFA", 2, 1, 0)
-    units = finished(tmp_path, {cell: (21.5, 70.0)}, study)
-    tables.write(tmp_path, study, units)
+def test_write_tables_writes_all_figures_to_study_json(tmp_path: Path) -> None:
+    study = example_study(rows=(Row("TFA", paper=PAPER),), shots=(1, 4), splits=(2,))
+    cells = finished(tmp_path, {("TFA", 1): {0: (21.5, 70.0)}}, study)
+    write_tables(tmp_path, study, cells)
     content = json.loads((tmp_path / "study.json").read_text())
-    assert content == tables.gather(tmp_path, study, units)
+    assert content == gather_results(tmp_path, study, cells)
     first, second = content["summary"]
     assert first == {
         "row": "TFA",
@@ -195,35 +191,35 @@ def test_study_json(tmp_path: Path) -> None:
     }
     assert (second["mean"]["nAP50"], second["seeds"], second["paper"]) == (None, [], [])
     one, four = content["cells"]
-    assert one["finished"]
-    assert not four["finished"]
-    assert (one["seconds"], one["ran"], one["device"]) == (14.0, ["transfer"], "NVIDIA H200")
-    assert one["stages"]["transfer"]["nAP50"] == 21.5
-    (base,) = content["shared"]
-    assert (base["last"], base["splits"], base["seconds"]) == ("base", [2], 481.0)
-    assert "one draw of the shots, seed 0." in (tmp_path / "study.md").read_text()
+    assert (one["finished"], four["finished"]) == (True, False)
+    assert (one["device"], one["keys"]) == ("NVIDIA H200", cells[0].keys)
+    assert one["stages"]["transfer"] == {"nAP50": 21.5, "bAP50": 70.0, "seconds": 14.0}
+    text = (tmp_path / "study.md").read_text()
+    assert "one draw of the shots, seed 0." in text
+    assert "\nBase detector: bAP50 75.0, 8:01 min.\n" in text
 
 
-def test_what_seeds_share_has_no_interval(tmp_path: Path) -> None:
-    study = fake.study(rows=(Row("base", last="base"),), shots=(1,), seeds=(0, 1))
-    cells = {Cell("base", 1, 1, seed): (None, 75.0) for seed in (0, 1)}
-    content = tables.gather(tmp_path, study, finished(tmp_path, cells, study))
-    assert content["summary"][0]["mean"] == {"nAP50": None, "bAP50": 75.0}
-    assert content["summary"][0]["interval95"]["bAP50"] is None
+def test_write_tables_leaves_out_results_of_other_settings(tmp_path: Path) -> None:
+    study = example_study(shots=(1,))
+    finished(tmp_path, {("TFA", 1): {0: (21.5, 70.0)}}, study)
+    other = replace(study, sets=("data.root=voc", "base.minutes=4"))
+    text = write_tables(tmp_path, other, plan_study(other).cells)
+    assert "| TFA   |     - |" in text
+    assert "21.5" not in text
 
 
-def test_nothing_is_finished_yet(tmp_path: Path) -> None:
-    study = fake.study(splits=())
-    text = tables.write(tmp_path, study, fake.planned(tmp_path, study).units)
+def test_write_tables_before_anything_is_finished(tmp_path: Path) -> None:
+    study = example_study(splits=())
+    text = write_tables(tmp_path, study, plan_study(study).cells)
     assert "## Split" not in text
     assert "| TFA   |     - |     - |" in text
     assert "0 of 2 runs are finished." in text
-    assert "\\label{tab:fake}" in (tmp_path / "study.tex").read_text()
+    assert "\\label{tab:example}" in (tmp_path / "study.tex").read_text()
 
 
-def test_other_peoples_words(tmp_path: Path) -> None:
-    study = fake.study(name="a_b", rows=(Row("50% | *x*\n{y} & ~^\\ #1_$"),), shots=(1,))
-    tables.write(tmp_path, study, fake.planned(tmp_path, study).units)
+def test_write_tables_escapes_labels(tmp_path: Path) -> None:
+    study = example_study(name="a_b", rows=(Row("50% | *x*\n{y} & ~^\\ #1_$"),), shots=(1,))
+    write_tables(tmp_path, study, plan_study(study).cells)
     assert r"| 50% \| \*x\* {y} & ~^\ #1_$ |" in (tmp_path / "study.md").read_text()
     latex = (tmp_path / "study.tex").read_text()
     row = r"50\% | *x* \{y\} \& \textasciitilde{}\textasciicircum{}\textbackslash{} \#1\_\$"
@@ -232,13 +228,16 @@ def test_other_peoples_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "text"),
+    ("seeds", "text"),
     [
-        ([0], "0"),
-        ([0, 1, 2, 3, 7], "0..3, 7"),
-        ([1, 3, 5], "1, 3, 5"),
-        ([2, 3, 9, 10], "2..3, 9..10"),
+        ((0, 1), "2 draws of the shots, seeds 0..1."),
+        ((0, 1, 2, 3, 7), "5 draws of the shots, seeds 0..3, 7."),
+        ((1, 3, 5), "3 draws of the shots, seeds 1, 3, 5."),
+        ((2, 3, 9, 10), "4 draws of the shots, seeds 2..3, 9..10."),
     ],
 )
-def test_ranges(numbers: list[int], text: str) -> None:
-    assert tables._ranges(numbers) == text
+def test_write_tables_shortens_ranges_of_seeds(
+    tmp_path: Path, seeds: tuple[int, ...], text: str
+) -> None:
+    study = example_study(shots=(1,), seeds=seeds)
+    assert text in write_tables(tmp_path, study, plan_study(study).cells)

@@ -1,4 +1,4 @@
-"""Workers as they are: processes that share a folder, and are killed. Takes about 10 seconds."""
+"""Real worker processes that share a folder and are killed. Takes about 10 seconds."""
 
 from __future__ import annotations
 
@@ -16,28 +16,30 @@ from typing import Any
 
 import pytest
 
+from helpers import fake_study
 from mini_fsod.errors import UserError
-from mini_fsod.files import lock
-from mini_fsod.study.worker import work
-from study import fake
+from mini_fsod.files import write_json
+from mini_fsod.runs.store import Busy
+from mini_fsod.study.plan import plan_study
+from mini_fsod.study.worker import is_finished, run_cells
 
-WORKER = Path(__file__).with_name("fake.py")
-UNITS = 2 + 2 * 2 * 3  # a base for each split; splits x seeds x shots
+CELLS = plan_study(fake_study.workers_study()).cells
+STAGES = {f"{stage}-{key}" for cell in CELLS for stage, key in cell.keys.items()}
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def start(tmp_path: Path):
-    """Start workers in tmp_path; what still runs when the test ends is killed."""
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start workers in tmp_path; those that still run when the test ends are killed."""
     running: list[subprocess.Popen[str]] = []
 
-    def one(seconds: float, *words: str, fail: str = "") -> subprocess.Popen[str]:
+    def one(seconds: float, *words: str, fail: str = "", workers: int = 1) -> subprocess.Popen[str]:
         worker = subprocess.Popen(
-            [sys.executable, str(WORKER), str(tmp_path), str(seconds), *words],
+            [sys.executable, fake_study.__file__, str(tmp_path), str(seconds), *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | {"FAIL": fail},
+            env=os.environ | {"FAIL": fail, "WORKERS": str(workers)},
         )
         running.append(worker)
         return worker
@@ -53,35 +55,33 @@ def wait_for(what: Callable[[], Any]) -> Any:
         if found := what():
             return found
         time.sleep(0.05)
-    raise AssertionError("waited 30 seconds in vain")
+    raise AssertionError("nothing happened in 30 seconds")
 
 
-def test_four_workers_do_every_unit_once(tmp_path: Path, start: Start) -> None:
-    workers = [start(0.1) for _ in range(4)]
+def write_result(out: Path, last: str) -> None:
+    write_json(out / "results.json", {"stages": {last: {}}})
+
+
+def test_run_cells_computes_each_stage_once_in_four_processes(tmp_path: Path, start: Start) -> None:
+    workers = [start(0.1, workers=4) for _ in range(4)]
     for worker in workers:
         out, err = worker.communicate(timeout=60)
         assert (worker.returncode, out) == (0, ""), err
-    started, ended = fake.told(tmp_path, "start"), fake.told(tmp_path, "end")
-    assert len(started) == UNITS
-    assert sorted(started) == sorted(ended)
-    assert set(Counter(name for name, _ in ended).values()) == {1}
+    ended = fake_study.logged(tmp_path, "end")
+    assert sorted(name for name, _ in ended) == sorted(cell.name for cell in CELLS)
+    stages = [name for name, _ in fake_study.logged(tmp_path, "stage")]
+    assert (len(stages), set(stages)) == (len(STAGES), STAGES)
     assert len({pid for _, pid in ended}) > 1
-    # what is shared came first
-    order = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
-    for unit in fake.planned(tmp_path).units:
-        for need in unit.needs:
-            ends = [n for n, line in enumerate(order) if line[:2] == ["end", need]]
-            begins = [n for n, line in enumerate(order) if line[:2] == ["start", unit.name]]
-            assert ends < begins
+    assert fake_study.logged(tmp_path, "repeat") == []
 
 
 @pytest.mark.slow
-def test_killed_workers_leave_nothing_behind(tmp_path: Path, start: Start) -> None:
+def test_run_cells_loses_only_the_cell_of_a_killed_process(tmp_path: Path, start: Start) -> None:
     draw = random.Random(0)
     workers = [start(0.15) for _ in range(4)]
     killed: set[int] = set()
-    for round_ in range(8):
-        wait_for(lambda n=round_: len(fake.told(tmp_path, "start")) > n)
+    for n in range(6):
+        wait_for(lambda n=n: len(fake_study.logged(tmp_path, "start")) > n)
         time.sleep(draw.random() / 4)
         victim = workers.pop(draw.randrange(4))
         victim.kill()
@@ -91,111 +91,163 @@ def test_killed_workers_leave_nothing_behind(tmp_path: Path, start: Start) -> No
     for worker in workers:
         out, err = worker.communicate(timeout=60)
         assert (worker.returncode, out) == (0, ""), err
-    assert fake.told(tmp_path, "again") == []
-    names = {unit.name for unit in fake.planned(tmp_path, fake.study(shots=(1, 2, 5))).units}
-    starts: dict[str, list[int]] = {}
-    for name, pid in fake.told(tmp_path, "start"):
-        starts.setdefault(name, []).append(pid)
-    assert names < set(starts)
-    assert len(starts) == UNITS
-    for name, pids in starts.items():  # begun a second time only after a death
-        assert set(pids[:-1]) <= killed, name
-        folder = "shared" if name.startswith("base-") else "cells"
-        assert (tmp_path / folder / name / "results.json").exists()
-    assert killed & {pid for pids in starts.values() for pid in pids[:-1]}  # else nothing is shown
+    assert all(is_finished(tmp_path, cell) for cell in CELLS)
+    computed = Counter(name for name, _ in fake_study.logged(tmp_path, "stage"))
+    assert set(computed) == STAGES
+    # a kill between the end of a run and its record costs a second look at most
+    repeated = fake_study.logged(tmp_path, "repeat")
+    assert len(repeated) <= len(killed)
+    ends = Counter(name for name, _ in fake_study.logged(tmp_path, "end"))
+    assert all(ends[cell.name] <= 1 + len(repeated) for cell in CELLS)
+    died = {name for name, pid in fake_study.logged(tmp_path, "start") if pid in killed}
+    assert died  # else this test shows nothing
 
 
-def test_children_of_a_killed_worker_hold_no_lock(tmp_path: Path, start: Start) -> None:
+def test_run_cells_is_not_blocked_by_children_of_a_killed_process(
+    tmp_path: Path, start: Start
+) -> None:
     first = start(60, "fork")
-    name, child = wait_for(lambda: fake.told(tmp_path, "child"))[0]
+    name, child = wait_for(lambda: fake_study.logged(tmp_path, "child"))[0]
     first.kill()
     try:
         second = start(0)
-        wait_for(lambda: (name, second.pid) in fake.told(tmp_path, "end"))
-        os.kill(child, 0)  # still there
+        wait_for(lambda: (name, second.pid) in fake_study.logged(tmp_path, "end"))
+        os.kill(child, 0)  # still running
     finally:
         os.kill(child, signal.SIGKILL)
 
 
-def test_a_failure_is_told_and_the_rest_goes_on(tmp_path: Path, start: Start) -> None:
-    bad = "tfa-split1-2shot-seed0"
-    workers = [start(0.05, fail=bad) for _ in range(2)]
+def test_run_cells_records_a_failure_and_goes_on(tmp_path: Path, start: Start) -> None:
+    bad = CELLS[-1].name
+    workers = [start(0.02, fail=bad, workers=2) for _ in range(2)]
     for worker in workers:
         out, err = worker.communicate(timeout=60)
-        assert out == f"{bad}: the disk is full. Buy another.\n", err
-    assert (tmp_path / "failed" / f"{bad}.txt").read_text() == "the disk is full. Buy another.\n"
-    assert len(fake.told(tmp_path, "end")) == UNITS - 1
-    assert Counter(name for name, _ in fake.told(tmp_path, "start"))[bad] == 1
-    # who begins later tries it again, and nothing else
+        assert out == f"{bad}: the disk is full. Free some space.\n", err
+    record = tmp_path / "failed" / f"{bad}.txt"
+    assert record.read_text() == "the disk is full. Free some space.\n"
+    assert len(fake_study.logged(tmp_path, "end")) == len(CELLS) - 1
+    assert Counter(name for name, _ in fake_study.logged(tmp_path, "start"))[bad] == 1
+    # a later process tries it again, and nothing else
     out, _ = start(0).communicate(timeout=60)
     assert out == ""
-    assert fake.told(tmp_path, "end")[-1][0] == bad
-    assert len(fake.told(tmp_path, "start")) == UNITS + 1
-    assert not (tmp_path / "failed" / f"{bad}.txt").exists()
+    assert [name for name, _ in fake_study.logged(tmp_path, "end")][-1] == bad
+    assert fake_study.logged(tmp_path, "repeat") == []
+    assert not record.exists()
 
 
-def test_what_needs_a_failed_unit_is_not_begun(tmp_path: Path) -> None:
-    todo = fake.planned(tmp_path, fake.study(splits=(1, 2)))
-    base, one, five, other, *rest = (unit.name for unit in todo.units)
-    begun: list[str] = []
+def test_run_cells_tries_a_failed_stage_once_for_all_cells_that_need_it(
+    tmp_path: Path, start: Start
+) -> None:
+    out, err = start(0, fail="base").communicate(timeout=60)
+    assert out == "".join(
+        f"{cell.name}: the loss is not finite. Lower the rate.\n" for cell in CELLS
+    )
+    started = [name for name, _ in fake_study.logged(tmp_path, "start")]
+    assert started == ["tfa-split1-1shot-seed0", "tfa-split2-1shot-seed0"], err
+    out, _ = start(0).communicate(timeout=60)
+    assert out == ""
+    assert all(is_finished(tmp_path, cell) for cell in CELLS)
+
+
+def test_run_cells_records_unexpected_errors_with_traceback(tmp_path: Path) -> None:
+    plan = plan_study(fake_study.example_study())
+    first, second = (cell.name for cell in plan.cells)
 
     def run(config: Any, out: Path, last: str) -> None:
-        begun.append(out.name)
-        if out.name == base:
-            raise MemoryError("no room")  # not foreseen: recorded like any other
-        fake.finish(out, {last: {}})
+        if out.name == first:
+            raise MemoryError("no memory left")
+        write_result(out, last)
 
-    failed = work(todo, tmp_path, run, finished=lambda: None)
-    needs = f"needs {base}"
-    assert failed == {base: "MemoryError: no room", one: needs, five: needs}
-    assert begun == [base, other, *rest]
-    assert "Traceback" in (tmp_path / "failed" / f"{base}.txt").read_text()
+    failed = run_cells(plan, tmp_path, run, lambda: None)
+    assert failed == {first: "MemoryError: no memory left"}
+    assert "Traceback" in (tmp_path / "failed" / f"{first}.txt").read_text()
+    assert (tmp_path / "cells" / second / "results.json").exists()
 
 
-def test_a_run_without_its_result_has_failed(tmp_path: Path) -> None:
-    todo = fake.planned(tmp_path, fake.study(shots=(1,)))
-    failed = work(todo, tmp_path, lambda config, out, last: None, finished=lambda: None)
-    assert list(failed) == [unit.name for unit in todo.units]
-    assert failed[todo.units[0].name] == 'the run ended without a result of stage "base".'
+def test_run_cells_counts_a_run_without_a_result_as_failed(tmp_path: Path) -> None:
+    plan = plan_study(fake_study.example_study(shots=(1,)))
+    failed = run_cells(plan, tmp_path, lambda config, out, last: None, lambda: None)
+    assert [*failed.values()] == ['the run ended without a result of stage "transfer".']
 
 
-def test_another_worker_is_waited_for(
+def test_run_cells_turns_to_other_work_while_a_stage_is_busy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = plan_study(fake_study.example_study(splits=(1, 2)))
+    tried: list[str] = []
+
+    def run(config: Any, out: Path, last: str) -> None:
+        tried.append(out.name)
+        if config.data.split == "voc-split1" and len(tried) <= 4:
+            raise Busy("base")
+        write_result(out, last)
+
+    finished: list[int] = []
+    failed = run_cells(plan, tmp_path, run, lambda: finished.append(len(tried)), pause=0.01)
+    one, two, three, four = (cell.name for cell in plan.cells)
+    # cells that need the busy base detector are not even tried
+    assert tried == [one, three, one, four, one, two]
+    assert (failed, finished) == ({}, [2, 4, 5, 6])
+    said = capsys.readouterr().err
+    assert said.count(f"[1/4] {one}: base, transfer") == 1
+
+
+def test_run_cells_waits_for_other_processes(
     tmp_path: Path, start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    todo = fake.planned(tmp_path, fake.study(shots=(1, 2, 5), seeds=(0, 1), splits=(1,)))
-    start(1)
-    wait_for(lambda: fake.told(tmp_path, "start"))
-    begun: list[str] = []
+    plan = plan_study(fake_study.example_study(rows=fake_study.ROWS, shots=(1,)))
+    start(0.5)
+    wait_for(lambda: fake_study.logged(tmp_path, "start"))
+    tried: list[str] = []
 
     def run(config: Any, out: Path, last: str) -> None:
-        begun.append(out.name)
-        fake.finish(out, {last: {}})
+        tried.append(out.name)
+        fake_study.compute_stages(tmp_path, config, last, 0, "")
+        write_result(out, last)
 
-    assert work(todo, tmp_path, run, finished=lambda: None, pause=0.05) == {}
-    assert todo.units[0].name not in begun  # the other had it
-    assert len(begun) >= 4
-    assert capsys.readouterr().err.count("waiting for other processes: 7 units left") == 1
+    assert run_cells(plan, tmp_path, run, lambda: None, pause=0.05) == {}
+    assert plan.cells[0].name not in tried  # the other process had it
+    assert "waiting for other processes: 2 runs left" in capsys.readouterr().err
 
 
-def test_what_was_ended_between_the_look_and_the_lock_is_not_run_again(
+def test_run_cells_does_not_repeat_a_cell_finished_before_its_lock_was_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    todo = fake.planned(tmp_path)
-    folders = {unit.name: tmp_path / unit.folder for unit in todo.units}
-    last = {unit.name: unit.last for unit in todo.units}
+    plan = plan_study(fake_study.example_study(shots=(1,)))
+    (cell,) = plan.cells
 
     @contextmanager
     def late(path: Path) -> Iterator[bool]:
-        fake.finish(folders[path.stem], {last[path.stem]: {}})  # by another process
+        # by another process
+        write_json(tmp_path / "cells" / cell.name / "results.json", {"stages": {cell.last: {}}})
+        write_json(tmp_path / "cells" / cell.name / "cell.json", {"key": cell.key})
         yield True
 
     monkeypatch.setattr("mini_fsod.study.worker.lock", late)
-    begun: list[Path] = []
-    assert work(todo, tmp_path, lambda _, out, __: begun.append(out), lambda: None) == {}
-    assert begun == []
+    tried: list[Path] = []
+    assert run_cells(plan, tmp_path, lambda _, out, __: tried.append(out), lambda: None) == {}
+    assert tried == []
 
 
-def test_a_place_that_cannot_be_locked(tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", ["transfer.rate=0.5", "data.metric=voc"])
+def test_run_cells_runs_a_finished_cell_again_with_other_settings(
+    tmp_path: Path, change: str
+) -> None:
+    tried: list[str] = []
+
+    def run(config: Any, out: Path, last: str) -> None:
+        tried.append(out.name)
+        write_result(out, last)
+
+    for sets in (("seed=0",), ("seed=0", "device=cpu"), (change,), ("seed=0",)):
+        plan = plan_study(fake_study.example_study(shots=(1,), sets=sets))
+        run_cells(plan, tmp_path, run, lambda: None)
+        assert is_finished(tmp_path, plan.cells[0])
+    assert len(tried) == 3  # the device has no effect
+
+
+def test_run_cells_needs_a_folder_it_can_lock(tmp_path: Path) -> None:
     (tmp_path / "locks").write_text("a file")
-    with pytest.raises(UserError, match="cannot be written"), lock(tmp_path / "locks" / "a.lock"):
-        pass
+    plan = plan_study(fake_study.example_study())
+    with pytest.raises(UserError, match="cannot be written"):
+        run_cells(plan, tmp_path, lambda _, __, ___: None, lambda: None)

@@ -1,1 +1,1 @@
-"""One file a command: reads, calls the rooms that do the work, shows the result."""
+"""One file per command: its options, the calls that do the work, and what it prints."""

@@ -1,257 +1,201 @@
-"""`mini check`: what is in a data set, what can be mined in it, and what is wrong with it."""
+"""`mini check`: what a data set holds, what can be mined in it, and everything wrong with it."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
+import typer
 from rich.table import Table
 
 from mini_fsod import console
-from mini_fsod.data.check import (
-    box_problems,
-    class_problems,
-    duplicate_problems,
-    empty_problems,
-    file_problems,
-    picture_problems,
-)
-from mini_fsod.data.dataset import Dataset
-from mini_fsod.data.duplicates import copy_notes, leak_problems, same_content
+from mini_fsod.commands.options import AsJson, Data, Novel, Split, Subset, app
 from mini_fsod.data.layout import data_folder, name_of
-from mini_fsod.data.read import read_with_problems
-from mini_fsod.data.repair import UNREPAIRED, changes, repair, write_repaired
-from mini_fsod.data.subsets import base_set, hidden_boxes, is_of, is_target, training_set
 from mini_fsod.errors import Problem, UserError
 from mini_fsod.files import is_file, real, write_bytes
-from mini_fsod.labels import LabelMap, label_map, novel_names, one_of
+from mini_fsod.labels import LabelMap, one_of
+
+if TYPE_CHECKING:
+    from mini_fsod.data.dataset import Dataset
+
+KINDS = {"coco": "COCO", "voc": "VOC", "yolo": "YOLO", "folder": "images without annotations"}
 
 
-def run(
+@app.command("check")
+def check_command(
+    data: Data,
+    novel: Novel = None,
+    split: Split = None,
+    subset: Subset = None,
+    root: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder of a COCO file's images, if they are not next to it. "
+            "Example: --root photos"
+        ),
+    ] = None,
+    images: Annotated[
+        bool,
+        typer.Option(
+            "--images",
+            help="Decode every image, not only its header, and look for duplicates. "
+            "Example: --images",
+        ),
+    ] = False,
+    fix: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OUT", help="Write a repaired copy into a new folder. Example: --fix repaired"
+        ),
+    ] = None,
+    sheet: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of the contact sheet; by default NAME-check.png in the current folder, or "
+            "next to the data if the current folder is part of it. Example: --sheet look.png"
+        ),
+    ] = None,
+    no_sheet: Annotated[
+        bool, typer.Option("--no-sheet", help="Write no contact sheet. Example: --no-sheet")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check a data set, and say what can be mined in it.
+
+    Prints counts, image sizes and all problems; the exit code is 2 if there are any.
+    Example: mini check data/VOCdevkit --split voc-split1 --images
+    """
+    if no_sheet:
+        sheet = None
+    elif sheet is None:
+        sheet = _default_sheet(data, root)
+    if not check_data(data, novel, split, subset, root, images, fix, sheet, as_json):
+        raise typer.Exit(2)
+
+
+def check_data(
     path: Path,
-    novel: str | None,
-    split: str | None,
-    subset: str | None,
-    root: Path | None,
-    images: bool,
-    fix: Path | None,
-    sheet: Path | None,
-    as_json: bool,
+    novel: str | None = None,
+    split: str | None = None,
+    subset: str | None = None,
+    root: Path | None = None,
+    images: bool = False,
+    fix: Path | None = None,
+    sheet: Path | None = None,
+    as_json: bool = False,
 ) -> bool:
-    """True if the data set has no problem."""
+    """Check a data set and print the result; True if it has no problem."""
+    from mini_fsod.data import check
+    from mini_fsod.data.duplicates import copy_notes, leak_problems, same_content
+    from mini_fsod.data.read import read_with_problems
+    from mini_fsod.data.subsets import default_training_set
+    from mini_fsod.data.summary import base_problems, novel_notes, split_classes, summarize
+
     name = name_of(path)
     one_of(split, novel)
     data, problems = read_with_problems(path, subset, root)
-    # a set that is named is meant to be trained on
-    where, training = training_set(data) if subset is None else ("", data)
-    labels, unknown = roles(data, split, novel, name, readable=not problems)
-    # of what could not be read, and of a set that is looked at alone, less is known
-    whole = subset is None and not problems and len(data.boxes) > 0
-    unknown += base_problems(training, labels, name, where, whole)
-    # a copy should have no picture that fails later
-    decode = images or fix is not None
-    with console.progress("decoding pictures" if decode else "opening pictures", len(data)) as done:
-        pictures, sizes = picture_problems(data, decode, done)
-    if data.kind == "coco" and len(pictures) == len(data) and not sizes:
-        pictures = [_elsewhere(p, is_file(path)) for p in pictures]
-    problems += class_problems(data) + box_problems(data) + duplicate_problems(data)
-    problems += file_problems(data) + pictures
-    copies = _copies(data, sorted(sizes)) if decode else []
-    problems += leak_problems(data, copies) if decode else []
-    # a file that could not be read is empty for that reason
-    problems = (problems or empty_problems(data, name)) + unknown
-    figures = summary(data, labels, sizes, where, training)
-    notes = [*data.notes, *copy_notes(data, copies), *notes_of_novel(figures)]
+    # an image set chosen by --subset is checked as the one to train on
+    training_name, training = default_training_set(data) if subset is None else ("", data)
+    labels, class_problems = split_classes(data, split, novel, name, readable=not problems)
+    complete = subset is None and not problems and len(data.boxes) > 0
+    class_problems += base_problems(training, labels, name, training_name, complete)
+    decode = images or fix is not None  # a repaired copy should hold no image that fails later
+    with console.progress("decoding images" if decode else "opening images", len(data)) as done:
+        image_problems, sizes = check.picture_problems(data, decode, done)
+    if data.kind == "coco" and len(image_problems) == len(data) and not sizes:
+        image_problems = [_suggest_root(p, is_file(path)) for p in image_problems]
+    problems += check.class_problems(data) + check.box_problems(data)
+    problems += check.duplicate_problems(data) + check.file_problems(data) + image_problems
+    duplicates: list[list[int]] = []  # groups of images with the same content
+    if decode:
+        readable = sorted(sizes)
+        groups = same_content([data.path(i) for i in readable])
+        duplicates = [[readable[n] for n in group] for group in groups]
+        problems += leak_problems(data, duplicates)
+    # data that could not be read is empty for that reason: no second problem
+    problems = (problems or check.empty_problems(data, name)) + class_problems
+    figures = summarize(data, labels, sizes, training, training_name)
+    notes = [*data.notes, *copy_notes(data, duplicates), *novel_notes(figures)]
     if as_json:
-        print(
-            json.dumps(
-                figures | {"notes": notes, "problems": [asdict(p) for p in problems]},
-                allow_nan=False,
-            )
-        )
+        result = figures | {"notes": notes, "problems": [asdict(p) for p in problems]}
+        print(json.dumps(result, allow_nan=False))
     else:
-        show_summary(name, figures, data.kind)
+        _show_summary(name, figures)
         for line in notes:
             console.note(f"NOTE {line}")
         console.show_problems(problems, hint=" (--json lists all)")
     if sheet is not None and sizes:
-        write_sheet(sheet, data, labels, sorted(sizes))
+        _write_sheet(sheet, data, labels, sorted(sizes))
     if fix is not None:
-        closed = None if is_file(path) and data.kind == "coco" else data_folder(path)
-        write_fixed(fix, data, labels, sizes, problems, closed)
+        protected = None if is_file(path) and data.kind == "coco" else data_folder(path)
+        _write_repaired_copy(fix, data, labels, sizes, problems, protected)
     if not as_json:
-        told = f"[bold red]{console.count(len(problems), 'problem')}[/]"
-        verdict = told if problems else "[bold green]No problems[/]"
-        mendable = sizes and any(p.kind not in UNREPAIRED for p in problems)
-        hint = "; [dim]--fix OUT writes a repaired copy[/]" if mendable and fix is None else ""
-        console.err.print(f"\n{verdict} in {console.plain(name)}{hint}", soft_wrap=True)
+        _show_verdict(name, problems, suggest_fix=bool(sizes) and fix is None)
     return not problems
 
 
-def _copies(data: Dataset, readable: list[int]) -> list[list[int]]:
-    """Images with the same picture, a group each."""
-    groups = same_content([data.path(i) for i in readable])
-    return [[readable[n] for n in group] for group in groups]
-
-
-def roles(
-    data: Dataset, split: str | None, novel: str | None, name: str, readable: bool
-) -> tuple[LabelMap, list[Problem]]:
-    """The label map; novel classes that are not there are one problem among the others."""
-    try:
-        novel_names(split, novel)
-        if not data.classes and not readable:
-            # a set that could not be read has no classes to compare the novel ones with
-            return LabelMap((), ()), []
-        labels = label_map(data.classes, split, novel)
-        empty = [one for one in labels.novel if not is_of(data, (one,)).any()]
-        what = "there is not a single box of it"
-        fix = "draw boxes of it in some pictures, or leave it out of the novel classes"
-        return labels, [Problem("novel-empty", name, f"class {one}", what, fix) for one in empty]
-    except UserError as error:
-        record = "--split" if split else "--novel"
-        problem = Problem("novel-unknown", name, record, error.what, error.fix.rstrip("."))
-        return LabelMap(tuple(dict.fromkeys(data.classes)), ()), [problem]
-
-
-def base_problems(
-    training: Dataset, labels: LabelMap, name: str, where: str, whole: bool
-) -> list[Problem]:
-    """Novel classes, but nothing to train on before them, as `mini run` would say.
-
-    Whether the images of `training`, called `where`, have a base box is asked of `whole` data.
-    """
-    what = "there is not a single box of a base class to train on"
-    if labels.novel and not labels.base:
-        fix = "name fewer; a data set of new classes alone (shots.file) is checked without --novel"
-        return [Problem("base-empty", name, "", f"all classes are novel: {what}", fix)]
-    if not labels.novel or not whole or (is_target(training) & is_of(training, labels.base)).any():
-        return []
-    what += f" in {where}" if where else ""
-    fix = "draw boxes of base classes there; --subset counts in another image set"
-    return [Problem("base-empty", name, "", what, fix)]
-
-
-def _elsewhere(problem: Problem, is_given: bool) -> Problem:
-    """Another fix for pictures that are all missing; `--root` is for a file that is given."""
+def _suggest_root(problem: Problem, is_json_file: bool) -> Problem:
+    """Another fix where all images are missing; `--root` needs the .json file itself."""
     if problem.kind != "picture-missing":
         return problem
-    fix = "name the folder of the pictures with --root"
-    return replace(problem, fix=fix if is_given else f"give the .json file, and {fix}")
+    fix = "name the folder of the images with --root"
+    return replace(problem, fix=fix if is_json_file else f"give the .json file, and {fix}")
 
 
-def default_sheet(path: Path, root: Path | None) -> Path:
-    """NAME-check.png here, or beside the data folder where "here" is in it: it is no part of it."""
+def _default_sheet(path: Path, root: Path | None) -> Path:
+    """NAME-check.png in the current folder, or next to the data if that folder is part of it."""
     name = f"{Path(name_of(path)).stem}-check.png"
     folder = real(root or data_folder(path))
-    here = real(Path())
-    return folder.parent / name if folder in (here, *here.parents) else Path(name)
+    current = real(Path())
+    return folder.parent / name if folder in (current, *current.parents) else Path(name)
 
 
-def summary(
-    data: Dataset,
-    labels: LabelMap,
-    sizes: dict[int, tuple[int, int]],
-    where: str,
-    training: Dataset,
-) -> dict[str, Any]:
-    """The figures of the table: counts by class, sizes, and how novel classes meet base ones.
-
-    The latter in the images that are trained on alone, called `where`: nothing else is mined.
-    """
-    boxes = data.boxes
-    with np.errstate(over="ignore", invalid="ignore"):
-        side = np.sqrt(np.maximum(boxes.xywh[:, 2] * boxes.xywh[:, 3], 0))
-    finite = np.isfinite(side)
-    mineable = hidden_boxes(training, labels)
-    classes = {}
-    for name in labels.classes:
-        own = is_of(data, (name,))
-        classes[name] = {
-            "role": "novel" if name in labels.novel else "base",
-            "images": len(np.unique(boxes.image[own])),
-            "boxes": int(own.sum()),
-            "difficult": int(boxes.difficult[own].sum()),
-            "crowd": int((boxes.crowd | boxes.ignore)[own].sum()),
-            "median_side": float(np.median(side[own & finite])) if (own & finite).any() else None,
-        }
-        if name in mineable:
-            classes[name]["training_boxes"], classes[name]["beside_base"] = mineable[name]
-    known = np.array(list(sizes.values()), dtype=np.int64).reshape(-1, 2)
-    return {
-        "kind": data.kind,
-        "images": len(data),
-        "boxes": len(boxes),
-        "subsets": {name: len(part) for name, part in data.subsets.items()},
-        "sizes": {
-            axis: [int(f(known[:, a])) for f in (np.min, np.median, np.max)] if len(known) else None
-            for a, axis in enumerate(("width", "height"))
-        },
-        "label_map": labels.to_json(),
-        "training_set": where or None,
-        "training_images": len(training),
-        "base_set_images": len(base_set(training, labels)) if labels.novel else None,
-        "classes": classes,
-    }
-
-
-def show_summary(name: str, figures: dict[str, Any], kind: str) -> None:
-    kinds = {"coco": "COCO", "voc": "VOC", "yolo": "YOLO", "folder": "pictures without annotations"}
+def _show_summary(name: str, figures: dict[str, Any]) -> None:
     console.out.print(
-        f"[bold]{console.plain(name)}[/]  {kinds[kind]}, {console.count(figures['images'], 'image')}, "
-        f"{console.count(figures['boxes'], 'box')}, {console.count(len(figures['classes']), 'class')}",
+        f"[bold]{console.plain(name)}[/]  {KINDS[figures['kind']]}, "
+        f"{console.count(figures['images'], 'image')}, {console.count(figures['boxes'], 'box')}, "
+        f"{console.count(len(figures['classes']), 'class')}",
         soft_wrap=True,
     )
     if figures["subsets"]:
-        united = {n: count for n, count in figures["subsets"].items() if count and "/" not in n}
-        sets = ", ".join(f"{n} {count:,}" for n, count in united.items())
+        merged = {n: count for n, count in figures["subsets"].items() if count and "/" not in n}
+        sets = ", ".join(f"{n} {count:,}" for n, count in merged.items())
         console.out.print(f"image sets  {console.plain(sets)}", soft_wrap=True)
     if figures["sizes"]["width"]:
         spans = (f"{k} {a} to {c}, median {b}" for k, (a, b, c) in figures["sizes"].items())
-        console.out.print(f"pictures    {'; '.join(spans)} px")
-    there = f" in {console.plain(figures['training_set'])}" if figures["training_set"] else ""
+        console.out.print(f"sizes       {'; '.join(spans)} px")
+    where = f" in {console.plain(figures['training_set'])}" if figures["training_set"] else ""
     if figures["base_set_images"] is not None:
         images = console.count(figures["base_set_images"], "image")
-        console.out.print(f"base set    {images} with a base box{there}", soft_wrap=True)
+        console.out.print(f"base set    {images} with a base box{where}", soft_wrap=True)
     if figures["classes"]:
-        console.table(class_table(figures["classes"], there))
+        console.table(class_table(figures["classes"], where))
     if figures["label_map"]["novel"]:
         console.out.print(
-            "[dim]Novel objects beside a base one are taught as background by ordinary training. "
-            f"Mining looks for them, and for others, in all images{there}; counted are those that "
-            "have a box.[/]",
+            "[dim]Ordinary training treats a novel object next to a base object as background. "
+            f"Mining searches all images{where}. Only labelled novel boxes are counted here.[/]",
             soft_wrap=True,
         )
 
 
-def notes_of_novel(figures: dict[str, Any]) -> list[str]:
-    """A sentence for each novel class that has boxes, but none where a run would look for it."""
-    where = figures["training_set"]
-    return [
-        f"{name} has no box in {where}, which a run trains on, mines and draws shots from "
-        f"({row['boxes']:,} elsewhere); shots may lie in a data set of their own (shots.file)"
-        for name, row in figures["classes"].items()
-        if row["role"] == "novel" and row["boxes"] and not row["training_boxes"]
-    ]
-
-
-def class_table(classes: dict[str, dict[str, Any]], there: str) -> Table:
-    novel = any(row["role"] == "novel" for row in classes.values())
+def class_table(classes: dict[str, dict[str, Any]], where: str) -> Table:
+    """One row per class; `where` names the images in which co-occurrence was counted."""
+    has_novel = any(row["role"] == "novel" for row in classes.values())
     flags = [f for f in ("difficult", "crowd") if any(row[f] for row in classes.values())]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("class")
     for column in ("images", "boxes", *flags, "median side"):
         table.add_column(column, justify="right")
-    if novel:
-        table.add_column(f"beside a base object{there}", justify="right", no_wrap=True)
+    if has_novel:
+        table.add_column(f"next to a base object{where}", justify="right", no_wrap=True)
     for name, row in classes.items():
         style = "bold magenta" if row["role"] == "novel" else ""
         side = "-" if row["median_side"] is None else f"{row['median_side']:.0f} px"
         cells = [f"{row[c]:,}" for c in ("images", "boxes", *flags)] + [side]
-        if novel and "beside_base" in row:
+        if has_novel and "beside_base" in row:
             beside, boxes = row["beside_base"], row["training_boxes"]
             share = f" ({beside / boxes:.0%})" if boxes else ""
             cells.append(f"{beside:,} of {boxes:,}{share}")
@@ -259,38 +203,45 @@ def class_table(classes: dict[str, dict[str, Any]], there: str) -> Table:
     return table
 
 
-def write_sheet(path: Path, data: Dataset, labels: LabelMap, readable: list[int]) -> None:
-    from io import BytesIO
-
+def _write_sheet(path: Path, data: Dataset, labels: LabelMap, readable: list[int]) -> None:
     from mini_fsod.draw import pick_images, sheet_of
 
     chosen = pick_images(data.select(readable), labels)
-    picture = sheet_of(data, labels, [readable[i] for i in chosen])
-    buffer = BytesIO()
-    picture.save(buffer, "PNG")
-    write_bytes(path, buffer.getvalue())
+    content = BytesIO()
+    sheet_of(data, labels, [readable[i] for i in chosen]).save(content, "PNG")
+    write_bytes(path, content.getvalue())
     console.note(f"contact sheet: {path}")
 
 
-def write_fixed(
+def _write_repaired_copy(
     out: Path,
     data: Dataset,
     labels: LabelMap,
     sizes: dict[int, tuple[int, int]],
     problems: list[Problem],
-    closed: Path | None,
+    protected: Path | None,
 ) -> None:
-    """The repaired copy, and what was done; it may not lie in the folder `closed`."""
-    lost = [p for p in problems if (p.kind, p.record) == ("set-missing", "train")]
-    if lost:
-        raise UserError(f"{lost[0]}.", f"A copy would have nothing to train on: {lost[0].fix}")
+    """Write the copy and list the changes; `out` must not lie in the folder `protected`."""
+    from mini_fsod.data.repair import changes, repair, write_repaired
+
+    missing = [p for p in problems if (p.kind, p.record) == ("set-missing", "train")]
+    if missing:
+        fix = f"A copy would have no training images: {missing[0].fix}."
+        raise UserError(f"{missing[0]}.", fix)
     good = repair(data, sizes)
-    with console.progress("copying pictures", len(good.data)) as done:
-        write_repaired(out, good.data, good.labels(labels), closed, done)
+    with console.progress("copying images", len(good.data)) as done:
+        write_repaired(out, good.data, good.labels(labels), protected, done)
     size = f"{console.count(len(good.data), 'image')}, {console.count(len(good.data.boxes), 'box')}"
-    console.err.print(
-        f"\n[bold]Repaired copy[/] in {console.plain(out)}: {size}",
-        soft_wrap=True,
-    )
+    console.err.print(f"\n[bold]Repaired copy[/] in {console.plain(out)}: {size}", soft_wrap=True)
     for line in changes(problems, data, good) or ["nothing had to be changed"]:
         console.err.print(f"  {console.plain(line)}", soft_wrap=True)
+
+
+def _show_verdict(name: str, problems: list[Problem], suggest_fix: bool) -> None:
+    from mini_fsod.data.repair import UNREPAIRED
+
+    found = f"[bold red]{console.count(len(problems), 'problem')}[/]"
+    verdict = found if problems else "[bold green]No problems[/]"
+    repairable = suggest_fix and any(p.kind not in UNREPAIRED for p in problems)
+    hint = "; [dim]--fix OUT writes a repaired copy[/]" if repairable else ""
+    console.err.print(f"\n{verdict} in {console.plain(name)}{hint}", soft_wrap=True)

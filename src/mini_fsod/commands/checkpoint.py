@@ -1,20 +1,36 @@
-"""`mini checkpoint show` and `mini checkpoint slim`: what a checkpoint is, and a smaller copy."""
+"""`mini checkpoint`: show what a checkpoint holds, or write a smaller copy."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.table import Table
 
-from mini_fsod import checkpoint, console
+from mini_fsod import console
+from mini_fsod.commands.options import RunOrCheckpoint, app
 from mini_fsod.errors import UserError
 
+checkpoints = typer.Typer(
+    no_args_is_help=True,
+    help="Inspect checkpoints, or make them smaller.\n\nExample: mini checkpoint show runs/demo",
+)
+app.add_typer(checkpoints, name="checkpoint")
 
-def run_show(run_or_checkpoint: Path) -> None:
-    path = checkpoint.find(run_or_checkpoint)
+
+@checkpoints.command("show")
+def show_command(file: RunOrCheckpoint) -> None:
+    """Show what a checkpoint holds.
+
+    Example: mini checkpoint show runs/demo
+    """
+    from mini_fsod import checkpoint
+
+    path = checkpoint.find(file)
     header = checkpoint.read_header(path)
     settings, labels = header.settings, header.labels
-    body = settings.backbone
+    backbone = settings.backbone
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(style="dim")
     table.add_column()
@@ -23,8 +39,10 @@ def run_show(run_or_checkpoint: Path) -> None:
         table.add_row(console.plain(name), console.plain(value))
 
     row("file", path)
-    row("size", f"{path.stat().st_size / 2**20:.1f} MiB")
-    row("backbone", f"{body.name}, {body.norm} norm, {body.frozen_stages} stages frozen")
+    row("size", console.size(path.stat().st_size))
+    row(
+        "backbone", f"{backbone.name}, {backbone.norm} norm, {backbone.frozen_stages} frozen stages"
+    )
     row("classifier", settings.classifier + (", IoU branch" if settings.iou_branch else ""))
     row("test size", f"short side {settings.test.min_size}, long at most {settings.test.max_size}")
     row(f"base ({len(labels.base)})", ", ".join(labels.base) or "-")
@@ -32,23 +50,44 @@ def run_show(run_or_checkpoint: Path) -> None:
     for name, value in sorted(header.about.items()):
         row(name, "-" if value is None else value)
     if header.left_out:
-        left = console.count(len(header.left_out.tensors), "frozen tensor")
-        row("left out", f"{left}, to come from {header.about.get('weights')}")
+        tensors = console.count(len(header.left_out.tensors), "frozen tensor")
+        row("left out", f"{tensors}, loaded from {header.about.get('weights')}")
     console.table(table)
 
 
-def run_slim(run_or_checkpoint: Path, out: Path) -> None:
-    path = checkpoint.find(run_or_checkpoint)
+@checkpoints.command("slim")
+def slim_command(
+    file: RunOrCheckpoint,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "-o",
+            "--out",
+            show_default=False,
+            help="The file to write. Example: -o small.safetensors",
+        ),
+    ],
+) -> None:
+    """Write a copy in float16, without frozen layers.
+
+    Example: mini checkpoint slim runs/demo -o small.safetensors
+    """
+    from mini_fsod import checkpoint
+
+    path = checkpoint.find(file)
     if out.suffix != ".safetensors":
-        raise UserError(f"{out}: not the name of a checkpoint.", "Let it end with .safetensors.")
+        raise UserError(
+            f"{out}: the name of a checkpoint must end with .safetensors.",
+            "For example: -o small.safetensors",
+        )
     done = checkpoint.slim(path, out)
     if done.kept:
         console.note(f"the frozen layers stay in the file. {done.kept}")
     for name in done.whole:
-        console.note(f"{name} is beyond float16's range and stays as it is")
-    before, after = (f"{p.stat().st_size / 2**20:.1f}" for p in (path, out))
-    console.note(f"{out}: {after} MiB instead of {before}")
+        console.note(f"{name} exceeds the range of float16 and is not converted")
+    before, after = (console.size(p.stat().st_size) for p in (path, out))
+    console.note(f"{out}: {after} instead of {before}")
     if done.left_out:
         weights = checkpoint.read_header(out).about["weights"]
-        frozen = console.count(done.left_out, "frozen tensor")
-        console.note(f"{frozen} left out: whoever loads it needs {weights}")
+        tensors = console.count(done.left_out, "frozen tensor")
+        console.note(f"{tensors} left out; loading this file needs {weights}")

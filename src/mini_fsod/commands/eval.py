@@ -1,62 +1,96 @@
-"""`mini eval`: the field's own metrics for any tool's detections."""
+"""`mini eval`: VOC and COCO metrics for the detections of any tool."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.table import Table
 
 from mini_fsod import console
-from mini_fsod.data.dataset import Dataset
-from mini_fsod.data.read import read
+from mini_fsod.commands.options import AsJson, Data, Novel, Split, Subset, app
 from mini_fsod.errors import DataError, Problem, UserError
-from mini_fsod.eval.detections import Detections, read_detections
-from mini_fsod.eval.score import Metric, score
-from mini_fsod.eval.seeds import over_seeds
 from mini_fsod.labels import VOC_CLASSES, LabelMap, label_map
 
+if TYPE_CHECKING:
+    from mini_fsod.data.dataset import Dataset
+    from mini_fsod.eval.detections import DatasetDetections
 
-def run(
-    path: Path,
-    detections: Sequence[Path],
-    novel: str | None,
-    split: str | None,
-    subset: str | None,
-    metric: Metric,
-    as_json: bool,
+
+class MetricName(StrEnum):
+    voc07 = "voc07"
+    voc = "voc"
+    coco = "coco"
+
+
+@app.command("eval")
+def eval_command(
+    data: Data,
+    detections: Annotated[
+        list[Path],
+        typer.Option(
+            show_default=False,
+            help="Detections as COCO results JSON; given several times: mean and 95 % interval. "
+            "Example: --detections seed0.json --detections seed1.json",
+        ),
+    ],
+    metric: Annotated[
+        MetricName,
+        typer.Option(
+            help="AP as in VOC 2007 (11 points), VOC 2010 (area) or COCO. Example: --metric voc07"
+        ),
+    ] = MetricName.coco,
+    novel: Novel = None,
+    split: Split = None,
+    subset: Subset = None,
+    as_json: AsJson = False,
 ) -> None:
-    data = read(path, subset)
-    if data.kind == "folder":
+    """Score detections of any tool on novel and base classes.
+
+    Example: mini eval VOCdevkit --subset test --split voc-split1 --metric voc07 --detections d.json
+    """
+    from mini_fsod.data.read import read
+    from mini_fsod.eval.score import score
+    from mini_fsod.eval.seeds import over_seeds
+
+    dataset = read(data, subset)
+    if dataset.kind == "folder":
         raise UserError(
-            f"{path}: pictures without annotations have nothing to score against.",
-            "Give a data set.",
+            f"{data}: a folder of images without annotations cannot be scored against.",
+            "Give a data set with annotations.",
         )
-    for line in data.notes:
+    for line in dataset.notes:
         console.note(line)
-    if data.subsets and subset is None:
-        sets = ", ".join(data.subsets)
-        console.note(f"all {len(data):,} images are scored; --subset chooses one of: {sets}")
-    labels = label_map(data.classes, split, novel)
-    data = knowing(data, labels)
-    runs = [score(data, found, labels, metric) for found in read_all(detections, data)]
-    result = (runs[0] if len(runs) == 1 else over_seeds(runs)) | {"label_map": labels.to_json()}
+    if dataset.subsets and subset is None:
+        sets = ", ".join(dataset.subsets)
+        console.note(f"all {len(dataset):,} images are scored; --subset chooses one of: {sets}")
+    labels = label_map(dataset.classes, split, novel)
+    dataset = _with_missing_classes(dataset, labels)
+    found = _read_detections(detections, dataset)
+    scores = [score(dataset, of_file, labels, metric.value) for of_file in found]
+    result = (scores[0] if len(scores) == 1 else over_seeds(scores)) | {
+        "label_map": labels.to_json()
+    }
     if as_json:
         print(json.dumps(result, allow_nan=False))
     else:
-        console.table(result_table(result, labels))
+        console.table(_score_table(result, labels))
 
 
-def read_all(files: Sequence[Path], data: Dataset) -> list[Detections]:
-    """The detections of all files, or the problems of all files at once."""
-    found: list[Detections] = []
+def _read_detections(files: Sequence[Path], dataset: Dataset) -> list[DatasetDetections]:
+    """The detections of all files, or the problems of all files together."""
+    from mini_fsod.eval.detections import read_detections
+
+    found: list[DatasetDetections] = []
     problems: list[Problem] = []
     for file in files:
         try:
-            found.append(read_detections(file, data))
+            found.append(read_detections(file, dataset))
         except DataError as error:
             problems += error.problems
     if problems:
@@ -64,24 +98,27 @@ def read_all(files: Sequence[Path], data: Dataset) -> list[Detections]:
     return found
 
 
-def knowing(data: Dataset, labels: LabelMap) -> Dataset:
-    """The data set with all classes of a named split: detectors find what is not there too."""
-    missing = [name for name in labels.classes if name not in data.classes]
-    numbers: list[int] = []
-    fresh = max(*data.category_ids, len(VOC_CLASSES) if data.kind == "voc" else 0, 0) + 1
+def _with_missing_classes(dataset: Dataset, labels: LabelMap) -> Dataset:
+    """The data set with all classes of the split: detections may be of classes it has no box of.
+
+    In VOC data, VOC classes keep their usual category ids unless the data uses these otherwise.
+    """
+    missing = [name for name in labels.classes if name not in dataset.classes]
+    voc_ids = dict(zip(VOC_CLASSES, range(1, 21), strict=True)) if dataset.kind == "voc" else {}
+    unused = max(*dataset.category_ids, len(voc_ids), 0) + 1
+    ids: list[int] = []
     for n, name in enumerate(missing):
-        own = VOC_CLASSES.index(name) + 1 if data.kind == "voc" and name in VOC_CLASSES else -1
-        # VOC's classes have their numbers, unless the data counts its own classes otherwise
-        numbers.append(own if own > 0 and own not in data.category_ids else fresh + n)
+        voc_id = voc_ids.get(name)
+        ids.append(unused + n if voc_id is None or voc_id in dataset.category_ids else voc_id)
     return replace(
-        data,
-        classes=(*data.classes, *missing),
-        category_ids=(*data.category_ids, *numbers),
+        dataset,
+        classes=(*dataset.classes, *missing),
+        category_ids=(*dataset.category_ids, *ids),
     )
 
 
-def result_table(result: dict[str, Any], labels: LabelMap) -> Table:
-    """Means first, then each class; with several files the half width of the 95 % interval."""
+def _score_table(result: dict[str, Any], labels: LabelMap) -> Table:
+    """Means, then each class; for several files with half the width of the 95 % interval."""
     interval = result.get("interval95", {})
     figures = [f for f in ("AP", "AP50", "AP75") if f in result]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -89,10 +126,10 @@ def result_table(result: dict[str, Any], labels: LabelMap) -> Table:
     for figure in figures:
         table.add_column(figure, justify="right")
 
-    def cell(value: float | None, half: float | None = None) -> str:
+    def cell(value: float | None, half_width: float | None = None) -> str:
         if value is None:
             return "-"
-        return f"{value:.1f}" + (f" ± {half:.1f}" if half is not None else "")
+        return f"{value:.1f}" + (f" ± {half_width:.1f}" if half_width is not None else "")
 
     for prefix, name in (("n", "novel"), ("b", "base"), ("", "all")):
         if prefix != "n" or labels.novel:

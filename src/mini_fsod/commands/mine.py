@@ -1,91 +1,105 @@
-"""`mini mine`: the stage `mine` alone, in a run that is there."""
+"""`mini mine`: mine in an existing run with other settings."""
 
 from __future__ import annotations
 
 import json
-import os
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.table import Table
 
 from mini_fsod import console
-from mini_fsod.commands.run import run_into
-from mini_fsod.config.load import STAGES, Config, resolve
+from mini_fsod.commands.options import app, command_line
+from mini_fsod.commands.run import CONFIG_FILE
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_file
 
+SECTIONS = ("mine.", "discriminator.")  # the keys that `mini mine` may change
+EXTRA = "extra"  # the subfolder of `mine` with the pool of mine.extra
 
-def run(place: Path, sets: Sequence[str], extra: Path | None = None) -> None:
-    from mini_fsod.mining.extra import EXTRA
-    from mini_fsod.runs import again, cleared, folder
 
-    source = place / folder.CONFIG
+@app.command("mine")
+def mine_command(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", show_default=False, help="The folder of a run. Example: runs/first"
+        ),
+    ],
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            show_default=False,
+            help="Change a key of mine or discriminator; repeatable. Example: --set mine.alpha=2",
+        ),
+    ] = None,
+    extra: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            show_default=False,
+            help="Also mine in these images, which need no annotations (mine.extra). "
+            "Example: --extra photos",
+        ),
+    ] = None,
+) -> None:
+    """Mine again in a run, with other settings.
+
+    A setting that only concerns the choice of boxes takes seconds: the detector's scan is reused.
+    The run's configuration changes, and earlier results are kept.
+    Example: mini mine runs/first --set mine.alpha=2
+    """
+    from mini_fsod.config.load import resolve
+    from mini_fsod.runs import stages
+
+    source = run / CONFIG_FILE
     if not is_file(source):
         raise UserError(
-            f"{place}: not the folder of a run (no {folder.CONFIG} in it).",
-            "`mini run` makes one; it needs the stages base and transfer.",
+            f"{run}: not the folder of a run (it has no {CONFIG_FILE}).",
+            "Create a run with `mini run` first.",
         )
-    for text in sets:
-        key = text.partition("=")[0].strip()
-        if not key.startswith("mine."):
+    changes = list(sets or [])
+    for text in changes:
+        if not text.strip().startswith(SECTIONS):
             raise UserError(
-                f"--set {text}: only keys of mining can be changed here, such as choose.alpha.",
-                f"mini run {source} -o {place} --set {text} --from the stage it concerns.",
+                f"--set {text}: mini mine only changes keys of mine and discriminator.",
+                f"Change it with: mini run {shlex.quote(str(run))} --set {shlex.quote(text)}",
             )
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("mini mine is one process.", "Start it without torchrun.")
-    more = [] if extra is None else [f"mine.extra={json.dumps(str(extra))}"]
-    with folder.held(place):  # nobody else works there, or this says so
-        again.settle(place)  # which may bring back another config.yaml
-        cleared.settle(place)
-        config = resolve(str(source), [*sets, *more])
-        _look_before(config, place)
-        with again.aside(place):
-            run_into(config, place, "mine", "mine", aside=True)
-        cleared.drop(place)  # what lies there was made of a former pool
-    for part in (place / "mine", place / "mine" / EXTRA):
-        if is_file(part / "thresholds.json"):
-            console.table(class_table(part))
-            console.note(f"{part}: pool.json, candidates.json, thresholds.json")
-    console.note(f"to go on: mini run {shlex.quote(str(source))} -o {shlex.quote(str(place))}")
+    if extra is not None:
+        changes.append(f"mine.extra={json.dumps(str(extra))}")
+    config = resolve(str(source), changes)
+    if not stages.run(config, run, last="mine", command=command_line()):
+        return  # torchrun: another process prints
+    for folder in (run / "mine", run / "mine" / EXTRA):
+        if is_file(folder / "thresholds.json"):
+            console.table(mined_table(folder))
+            console.note(f"{folder}: pool.json, candidates.json, thresholds.json")
+    console.note(f"to train on the new pool: mini run {shlex.quote(str(run))}")
 
 
-def _look_before(config: Config, place: Path) -> None:
-    """What would stop the stage stops it before anything is moved."""
-    import torch
+def mined_table(folder: Path) -> Table:
+    """One row per novel class: candidates, threshold, kept boxes, contact sheet.
 
-    from mini_fsod.mining import choose, extra
-    from mini_fsod.runs import folder
-    from mini_fsod.runs.data import RunData
-
-    folder.to_do(place, "mine", STAGES[: STAGES.index("mine") + 1])
-    folder.refuse_stale(place, config, "mine")
-    choose.ready(config.mine)
-    material = RunData(config, torch.device("cpu"))
-    material.check(["mine"])
-    if config.mine.extra is not None:
-        extra.extra_images(material, config.mine.extra)
-
-
-def class_table(place: Path) -> Table:
-    """A row a class: candidates, threshold, what was kept, how much of it is right, its sheet."""
-    thresholds, known = _load(place / "thresholds.json"), _load(place / "audit.json")
-    heads = ["candidates", "delta", "kept"] + (["precision", "recall"] if known else [])
+    Precision and recall too, where the annotations of novel classes are known (audit.json).
+    """
+    thresholds, audit = _read_json(folder / "thresholds.json"), _read_json(folder / "audit.json")
+    columns = ["candidates", "delta", "kept"] + (["precision", "recall"] if audit else [])
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("class")
-    for head in heads:
-        table.add_column(head, justify="right")
+    for column in columns:
+        table.add_column(column, justify="right")
     table.add_column("sheet")
     for n, (name, row) in enumerate(thresholds["classes"].items(), start=1):
-        sheet = next((path.name for path in place.glob(f"{n}-*.png")), "-")
-        figures = row | (known["classes"][name] if known else {})
-        table.add_row(console.plain(name), *(_cell(figures[head]) for head in heads), sheet)
-    if known and len(thresholds["classes"]) > 1:
-        total = known["pool"] | {"delta": None}
-        table.add_row("all", *(_cell(total[head]) for head in heads), "")
+        sheet = next((path.name for path in folder.glob(f"{n}-*.png")), "-")
+        figures = row | (audit["classes"][name] if audit else {})
+        table.add_row(console.plain(name), *(_cell(figures[column]) for column in columns), sheet)
+    if audit and len(thresholds["classes"]) > 1:
+        total = audit["pool"] | {"delta": None}
+        table.add_row("all", *(_cell(total[column]) for column in columns), "")
     return table
 
 
@@ -95,7 +109,7 @@ def _cell(value: float | None) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
 
 
-def _load(path: Path) -> dict[str, Any]:
-    """The content of a file that the stage has left; nothing if it has not."""
+def _read_json(path: Path) -> dict[str, Any]:
+    """The content of a file, empty if the stage did not write it."""
     content: dict[str, Any] = json.loads(path.read_bytes()) if is_file(path) else {}
     return content

@@ -1,59 +1,97 @@
-"""The application, and the options that several commands share."""
+"""The Typer application, and the options that several commands share."""
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+
+# `mini --help`: the commands by topic, in this order
+CONTENTS = {
+    "Start": ("demo", "presets"),
+    "Data": ("check", "sample", "demo-data"),
+    "Training": ("run", "mine", "runs", "pretrain", "study"),
+    "Detectors": ("predict", "eval", "checkpoint"),
+}
+
+
+class TableOfContents(TyperGroup):
+    """Lists commands by topic."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for names in CONTENTS.values() for name in names if name in self.commands]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command: Any = self.commands.get(cmd_name)
+        for topic, names in CONTENTS.items():
+            if command is not None and cmd_name in names:
+                command.rich_help_panel = topic
+        return command
+
 
 app = typer.Typer(
     name="mini",
-    help="Few-shot object detection: show it K boxes of a new class, and it finds that class.",
+    cls=TableOfContents,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-checkpoints = typer.Typer(
-    no_args_is_help=True,
-    help="Look at checkpoints, make them smaller. Example: mini checkpoint show runs/demo",
-)
-app.add_typer(checkpoints, name="checkpoint")
-
 
 Data = Annotated[
     Path,
     typer.Argument(
         metavar="DATA",
         show_default=False,
-        help="A COCO .json, a VOC devkit, a YOLO folder with data.yaml, or a folder of pictures. "
+        help="A COCO .json, a VOC devkit, a YOLO folder with data.yaml, or a folder of images. "
         "Example: data/VOCdevkit",
     ),
 ]
 Novel = Annotated[
     str | None,
-    typer.Option(help="Novel classes, with commas; all others are base. Example: --novel bird,bus"),
+    typer.Option(
+        help="Novel classes, separated by commas; all others are base classes. "
+        "Example: --novel bird,bus"
+    ),
 ]
 Split = Annotated[
     str | None,
     typer.Option(
-        help="A split known by name: voc-split1, voc-split2, voc-split3, coco. "
+        help="Instead of --novel, a published split: voc-split1, voc-split2, voc-split3 or coco. "
         "Example: --split voc-split1"
     ),
 ]
 Subset = Annotated[
     str | None,
-    typer.Option(help="One image set, where the data has several. Example: --subset test"),
+    typer.Option(help="Use one image set of the data only. Example: --subset test"),
 ]
 AsJson = Annotated[
-    bool, typer.Option("--json", help="JSON on standard output. Example: --json > result.json")
+    bool, typer.Option("--json", help="Print JSON to standard output. Example: --json > out.json")
 ]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1. Example: --device cpu")]
 RunOrCheckpoint = Annotated[
     Path,
     typer.Argument(
         metavar="RUN_OR_CHECKPOINT",
         show_default=False,
-        help="A run's folder (its last stage) or a checkpoint. Example: runs/demo",
+        help="A run's folder (its last finished stage) or a checkpoint. Example: runs/demo",
     ),
 ]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        show_default=False,
+        help="Change a configuration key; repeatable. Example: --set data.root=data/VOCdevkit",
+    ),
+]
+
+
+def command_line() -> str:
+    """The command as it was typed, for `results.json`."""
+    return shlex.join(["mini", *sys.argv[1:]])

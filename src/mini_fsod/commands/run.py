@@ -1,59 +1,115 @@
-"""`mini run`: from a configuration to a trained, scored detector."""
+"""`mini run`: train and score a few-shot detector, from a preset to the last stage."""
 
 from __future__ import annotations
 
 import shlex
-import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.table import Table
 
 from mini_fsod import console
-from mini_fsod.config.load import Config, resolve
+from mini_fsod.commands.options import Sets, app, command_line
+from mini_fsod.files import is_file
+
+CONFIG_FILE = "config.yaml"  # the configuration in a run's folder
 
 
-def run(
-    source: str, sets: Sequence[str], first: str | None, last: str | None, out: Path | None
+@app.command("run")
+def run_command(
+    config: Annotated[
+        str,
+        typer.Argument(
+            metavar="CONFIG",
+            show_default=False,
+            help="A preset (`mini presets` lists them), a YAML file, or the folder of a run. "
+            "Example: voc-320-plus",
+        ),
+    ],
+    sets: Sets = None,
+    split: Annotated[
+        str | None,
+        typer.Option(help="Short for --set data.split=SPLIT. Example: --split voc-split2"),
+    ] = None,
+    shots: Annotated[
+        int | None, typer.Option(help="Short for --set shots.k=K. Example: --shots 5")
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Seed of the shots; short for --set shots.seed=SEED. Example: --seed 1"),
+    ] = None,
+    first: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="STAGE",
+            help="Compute this stage and later ones again. Example: --from transfer",
+        ),
+    ] = None,
+    last: Annotated[
+        str | None,
+        typer.Option("--to", metavar="STAGE", help="Stop after this stage. Example: --to base"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--out", help="The run's folder; default: runs/NAME. Example: -o runs/first"
+        ),
+    ] = None,
 ) -> None:
-    config = resolve(source, sets)
-    place = out or Path("runs") / Path(source).stem
-    results = run_into(config, place, first, last)
-    if results:
-        console.table(stage_table(results))
-        console.note(f"{place}: {', '.join(results['stages'])}, results.json")
+    """Train a few-shot detector, stage by stage.
+
+    Finished stages are reused, and an interrupted run resumes where it stopped. Results of stages
+    are kept next to the run's folder, where other runs find them.
+    Example: mini run voc-320 --set data.root=data/VOCdevkit --shots 5
+    """
+    from mini_fsod.config.load import resolve
+    from mini_fsod.runs import stages
+
+    source, default_out = _source_and_folder(config)
+    settings = resolve(source, sets or [], split=split, shots=shots, seed=seed)
+    out = out or default_out
+    results = stages.run(settings, out, first, last, command_line())
+    if not results:  # torchrun: another process prints
+        return
+    console.table(stage_table(results))
+    console.note(f"results: {out / 'results.json'}")
+    done = list(results["stages"])
+    if last is None and "tune" in done:
+        console.note(f"try it: mini predict {shlex.quote(str(out))} IMAGES --draw drawn")
 
 
-def run_into(
-    config: Config,
-    out: Path,
-    first: str | None = None,
-    last: str | None = None,
-    aside: bool = False,
-) -> dict[str, Any]:
-    from mini_fsod.runs.stages import run as run_stages
+def _source_and_folder(config: str) -> tuple[str, Path]:
+    """The preset or file that CONFIG names, and the run's folder if --out is not given."""
+    from mini_fsod.config.presets import PRESETS
 
-    return run_stages(config, out, first, last, shlex.join(["mini", *sys.argv[1:]]), aside)
+    path = Path(config)
+    if config not in PRESETS and is_file(path / CONFIG_FILE):
+        return str(path / CONFIG_FILE), path
+    return config, Path("runs") / path.stem
 
 
 def stage_table(results: dict[str, Any]) -> Table:
-    """A row a stage: figures, time, speed."""
+    """One row per stage: AP, time and speed."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("stage")
     for name in ("nAP50", "bAP50", "AP50", "seconds", "img/s"):
         table.add_column(name, justify="right")
     for stage, figures in results["stages"].items():
         speed = figures.get("images_per_second")
-        cells = [
-            "-" if figures.get(key) is None else f"{figures[key]:,.{digits}f}"
-            for key, digits in (
-                ("nAP50", 1),
-                ("bAP50", 1),
-                ("AP50", 1),
-                ("seconds", 1),
-                ("images_per_second", 0 if speed and speed >= 10 else 1),
-            )
-        ]
-        table.add_row(stage, *cells)
+        digits = {
+            "nAP50": 1,
+            "bAP50": 1,
+            "AP50": 1,
+            "seconds": 1,
+            "images_per_second": 0 if speed and speed >= 10 else 1,
+        }
+        table.add_row(
+            stage,
+            *(
+                "-" if figures.get(key) is None else f"{figures[key]:,.{places}f}"
+                for key, places in digits.items()
+            ),
+        )
     return table

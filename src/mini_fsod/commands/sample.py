@@ -1,62 +1,93 @@
-"""`mini sample`: exactly K boxes of every class, drawn or from the field's official lists."""
+"""`mini sample`: exactly K boxes of every class, drawn at random or from published lists."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from mini_fsod import console
-from mini_fsod.data.dataset import Dataset
+from mini_fsod.commands.options import Data, Novel, Split, Subset, app
 from mini_fsod.data.layout import SAMPLE, data_folder, is_sample
-from mini_fsod.data.official_shots import Lists, choose_shots, lists_from_file, voc_lists
-from mini_fsod.data.read import read, read_with_problems
-from mini_fsod.data.shots import balanced_set, draw_shots, sample_digest
-from mini_fsod.data.subsets import arranged, is_of, training_part
-from mini_fsod.data.write import write_coco
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_file, real
 from mini_fsod.labels import LabelMap, label_map
 
+if TYPE_CHECKING:
+    from mini_fsod.data.dataset import Dataset
+    from mini_fsod.data.official_shots import Lists
 
-def run(
-    path: Path,
-    novel: str | None,
-    split: str | None,
-    subset: str | None,
-    official: str | None,
-    shots: int,
-    seed: int,
-    out: Path,
+
+@app.command("sample")
+def sample_command(
+    data: Data,
+    shots: Annotated[
+        int,
+        typer.Option(
+            min=1, max=10_000, show_default=False, help="Boxes of each class, K. Example: --shots 5"
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "-o", "--out", show_default=False, help="The COCO JSON to write. Example: -o shots.json"
+        ),
+    ],
+    novel: Novel = None,
+    split: Split = None,
+    subset: Subset = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw. Example: --seed 3")] = 0,
+    official: Annotated[
+        str | None,
+        typer.Option(
+            metavar="voc|FILE",
+            help="Take published lists of shots instead of a random draw: voc, or a file of lists. "
+            "Example: --official voc",
+        ),
+    ] = None,
 ) -> None:
-    data = read(path, subset)
-    if data.kind == "folder":
+    """Draw K boxes of every class as the shots.
+
+    The same seed draws the same boxes on every machine.
+    Example: mini sample data/photos --novel bird,bus --shots 5 --seed 0 -o shots.json
+    """
+    from mini_fsod.data.official_shots import choose_shots
+    from mini_fsod.data.read import read
+    from mini_fsod.data.shots import balanced_set, draw_shots, sample_digest
+    from mini_fsod.data.subsets import arranged, is_of, training_part
+    from mini_fsod.data.write import write_coco
+
+    dataset = read(data, subset)
+    if dataset.kind == "folder":
         raise UserError(
-            f"{path}: pictures without annotations have no boxes to draw.", "Give a data set."
+            f"{data}: a folder of images without annotations has no boxes to draw.",
+            "Give a data set with annotations.",
         )
-    for line in data.notes:
+    for line in dataset.notes:
         console.note(line)
-    _refuse_sources(path, out)
-    lists, all_sets = None, False
-    if official is not None:
-        lists, all_sets = _lists(official, seed)
-    part = None if all_sets or subset is not None else training_part(data)
-    labels, empty = _with_boxes(label_map(data.classes, split, novel), data, path, subset)
-    whole, data = data, data if part is None else data.subset(part)
+    _refuse_overwriting_data(data, out)
+    lists, from_all_sets = (None, False) if official is None else _lists(official, seed)
+    part = None if from_all_sets or subset is not None else training_part(dataset)
+    candidates = dataset if part is None else dataset.subset(part)
+    labels, empty = _without_empty(label_map(dataset.classes, split, novel), dataset, data, subset)
     if lists is None:
-        chosen, origin = draw_shots(data, labels, shots, seed, subset or part, whole), "drawn"
+        chosen = draw_shots(candidates, labels, shots, seed, subset or part, dataset)
+        origin = "drawn"
     else:
-        chosen = choose_shots(data, labels, lists, shots, seed)
+        chosen = choose_shots(candidates, labels, lists, shots, seed)
         origin = f"official {Path(official or '').name}"
-    sample = balanced_set(data, chosen)
+    sample = balanced_set(candidates, chosen)
     if empty:
-        kept = tuple(name for name in data.classes if name not in empty)
+        kept = tuple(name for name in candidates.classes if name not in empty)
         sample = arranged(sample, LabelMap(kept, ()))
-    notes = [f"{name}: left out, the data has not a single box of it" for name in empty]
+    notes = [f"{name}: left out, because the data has no box of it" for name in empty]
     notes += chosen.notes
     digest = sample_digest(sample)
-    each = console.count(len(labels.classes), "class")
+    classes = console.count(len(labels.classes), "class")
     info = {
-        "made_by": SAMPLE,  # first, where it is seen without reading the whole file
-        "description": f"{console.count(shots, 'box')} of each of {each}",
+        "made_by": SAMPLE,  # first, so that `is_sample` finds it without reading the whole file
+        "description": f"{console.count(shots, 'box')} of each of {classes}",
         "shots": shots,
         "seed": seed,
         "origin": origin,
@@ -68,45 +99,51 @@ def run(
     for line in notes:
         console.note(line)
     source = f"{origin}, from {part}" if part else origin
+    boxes, images = len(sample.boxes), len(sample)
     console.note(
-        f"{out}: {console.count(len(sample.boxes), 'box')} in {console.count(len(sample), 'image')}, "
-        f"{shots} of each of {each} ({source}), seed {seed}"
+        f"{out}: {console.count(boxes, 'box')} in {console.count(images, 'image')}, "
+        f"{shots} of each of {classes} ({source}), seed {seed}"
     )
     console.note(f"sha256 {digest}")
-    hidden = [(name, int(is_of(data, (name,)).sum()) - shots) for name in labels.novel]
-    if any(left > 0 for _, left in hidden):
-        told = ", ".join(f"{name} {left:,}" for name, left in hidden if left > 0)
-        console.note(f"boxes that a run hides from training, to judge what is mined: {told}")
+    hidden = {name: int(is_of(candidates, (name,)).sum()) - shots for name in labels.novel}
+    if any(count > 0 for count in hidden.values()):
+        counts = ", ".join(f"{name} {count:,}" for name, count in hidden.items() if count > 0)
+        console.note(f"other novel boxes, hidden from training and used to audit mining: {counts}")
 
 
 def _lists(official: str, seed: int) -> tuple[Lists, bool]:
     """The lists of a seed, and whether they name images of all image sets, as COCO's do."""
+    from mini_fsod.data.official_shots import lists_from_file, voc_lists
+
     if official == "voc":
         return voc_lists(seed), False
     return lists_from_file(Path(official), seed)
 
 
-def _with_boxes(
-    labels: LabelMap, data: Dataset, path: Path, subset: str | None
+def _without_empty(
+    labels: LabelMap, dataset: Dataset, path: Path, subset: str | None
 ) -> tuple[LabelMap, list[str]]:
-    """The label map without base classes that no image set has a box of, and these classes.
+    """The label map without the base classes that have no box in any image set; these classes.
 
-    Labelling sites export the name of the project as a class of its own, above all others. A class
-    that other image sets have is really missing, so all are asked.
+    Labelling sites export the project's name as a class above all others. A class with boxes in
+    another image set than `subset` stays, so that the draw reports it as too small.
     """
-    empty = [name for name in labels.base if not is_of(data, (name,)).any()]
+    from mini_fsod.data.read import read_with_problems
+    from mini_fsod.data.subsets import is_of
+
+    empty = [name for name in labels.base if not is_of(dataset, (name,)).any()]
     if empty and subset is not None:
-        everything, _ = read_with_problems(path)
-        empty = [name for name in empty if not is_of(everything, (name,)).any()]
+        all_sets, _ = read_with_problems(path)
+        empty = [name for name in empty if not is_of(all_sets, (name,)).any()]
     return LabelMap(tuple(c for c in labels.base if c not in empty), labels.novel), empty
 
 
-def _refuse_sources(path: Path, out: Path) -> None:
-    """Of what lies in the data folder only an older sample may be written over."""
+def _refuse_overwriting_data(path: Path, out: Path) -> None:
+    """Inside the data folder, only an older sample may be overwritten."""
     target = real(out)
     inside = real(data_folder(path)) in target.parents or target == real(path)
     if is_file(out) and inside and not is_sample(out):
         raise UserError(
-            f"{out} is there already, in the data folder, and no sample: it would be lost.",
-            "Choose another place for -o.",
+            f"{out} exists in the data folder and is not a sample: it would be lost.",
+            "Choose another file for -o.",
         )

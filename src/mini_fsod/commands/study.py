@@ -1,91 +1,153 @@
-"""`mini study`: many runs as one plan, shared by any number of workers, and their table."""
+"""`mini study`: many runs as one plan, shared by any number of processes, and the tables."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rich.table import Table
+import typer
 
-from mini_fsod import console
-from mini_fsod.config import load as settings
+from mini_fsod.commands.options import app
 from mini_fsod.errors import UserError
-from mini_fsod.files import is_file, is_folder, mode
-from mini_fsod.files import lock
-from mini_fsod.study import tables
-from mini_fsod.study.estimate import Estimate, estimates
-from mini_fsod.study.from_file import as_configured, find, refuse_axes
-from mini_fsod.study.plan import Plan, Unit, join, known, merged, of_rows, plan
-from mini_fsod.study.studies import Study, chosen_rows, narrowed
-from mini_fsod.study.worker import work
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from mini_fsod.study.estimate import Estimate
+    from mini_fsod.study.plan import Cell, StudyPlan
+    from mini_fsod.study.studies import Study
 
 
-def run(
-    name: str,
-    split: str | None,
-    shots: str | None,
-    seeds: str | None,
-    rows: str | None,
-    sets: Sequence[str],
-    full: bool,
-    out: Path,
-    dry_run: bool,
+@app.command()
+def study(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME|FILE",
+            show_default=False,
+            help="tfa, components, mingling or plus, or a YAML file. Example: tfa",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--out",
+            show_default=False,
+            help="The study's folder; several processes may share it. Example: -o runs/tfa",
+        ),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="VOC splits, by number. Example: --split 1,2")
+    ] = None,
+    shots: Annotated[str | None, typer.Option(help="Values of K. Example: --shots 1,5")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Seeds of the shots. Example: --seeds 0..4")
+    ] = None,
+    rows: Annotated[
+        str | None, typer.Option(help="Only these rows, by number. Example: --rows 1..4,8")
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            show_default=False,
+            help="Change a key of all runs. Example: --set data.root=VOCdevkit",
+        ),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Use the paper's full schedule. Example: --full")
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Print the runs and their estimated time only. Example: --dry-run"
+        ),
+    ] = False,
+    list_studies: Annotated[
+        bool, typer.Option("--list", help="List the studies and their rows. Example: --list")
+    ] = False,
 ) -> None:
-    study = narrowed(find(name, settings.STAGES), split, shots, seeds, full)
-    study = replace(study, sets=tuple(sets))
-    refuse_axes(study)
-    study = as_configured(study, settings.resolve)
-    if mode(out) and not is_folder(out):
-        raise UserError(f"{out}: is no folder.", "Choose another place for --out.")
-    if is_file(out / "config.yaml"):
-        raise UserError(f"{out}: a run lies here.", "Choose another folder with --out.")
-    todo = plan(study, out, settings.resolve, settings.parts, settings.STAGES, settings.stages_of)
-    if rows is not None:
-        todo = of_rows(todo, chosen_rows(study, rows))
-    _refuse_one_sample(study, todo)
-    merged(out, study, todo.units)  # refuses a folder of other settings
+    """Run many configurations and print a table of means and 95 % intervals.
+
+    Resumes where it stopped. To use several GPUs, start the same command once for each of them.
+
+    Example: mini study tfa --set data.root=VOCdevkit --seeds 0..4 -o runs/tfa
+    """
+    from mini_fsod.study import from_file, studies
+
+    if list_studies:
+        _list([from_file.find_study(name)] if name else list(studies.STUDIES.values()))
+        return
+    if name is None or out is None:
+        raise UserError(
+            "A study needs a name or a file, and a folder (--out).",
+            "For example: mini study tfa -o runs/tfa. mini study --list lists the studies.",
+        )
+    from mini_fsod.study import plan
+
+    chosen = studies.narrow(from_file.find_study(name), split, shots, seeds, full)
+    chosen = from_file.fill_from_config(replace(chosen, sets=tuple(sets or ())))
+    _refuse_folder(out)
+    todo = plan.plan_study(chosen, studies.choose_rows(chosen, rows) if rows else None)
+    _refuse_one_sample(chosen, todo)
+    whole = plan.merge_plan(out, chosen, todo)
     if dry_run:
-        console.table(overview(todo.units, estimates(todo.units, known(out), out, _device(todo))))
+        _print_estimates(out, todo, whole)
         return
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError(
-            "A study is not started by torchrun: its workers would all do the same run.",
-            "Start one mini study for each GPU, with the same --out.",
+            "A study cannot be started by torchrun: each process runs whole cells by itself.",
+            "Start one mini study for each GPU, with the same --out and --set device=cuda:N.",
         )
     for config in todo.configs.values():
         config.ready()
-    failed = _work(study, todo, out)
+    failed = _run(chosen, todo, out)
     if failed:
-        for unit, why in failed.items():
-            console.note(f"{unit}: {why}")
+        from mini_fsod import console
+
+        for cell, why in failed.items():
+            console.note(f"{cell}: {why}")
         raise UserError(
-            f"{len(failed)} of {console.count(len(todo.units), 'unit')} could not be finished.",
-            f"{out / 'failed'} has the reasons; the same command tries them again.",
+            f"{len(failed)} of {console.count(len(todo.cells), 'run')} failed.",
+            f"See {out / 'failed'} for the reasons; the same command tries them again.",
         )
 
 
-def _work(study: Study, todo: Plan, out: Path) -> dict[str, str]:
-    """Do what is left, and print the tables; the units that failed, with the reason."""
+def _run(chosen: Study, todo: StudyPlan, out: Path) -> dict[str, str]:
+    """Run what is left and print the tables; the failed cells with the reason."""
+    from mini_fsod import console
+    from mini_fsod.locks import lock
     from mini_fsod.runs import stages
+    from mini_fsod.study.plan import read_plan, refuse_changed_plan, save_plan
+    from mini_fsod.study.tables import write_tables
+    from mini_fsod.study.worker import run_cells
 
     guard = out / "locks" / "study.lock"
-    with lock(guard, wait=True):
-        join(out, study, todo.units)
+    store = out.resolve().parent / ".stages"  # shared with the runs beside the study
     command = shlex.join(["mini", *sys.argv[1:]])
+    with lock(guard, wait=True):
+        save_plan(out, chosen, todo)
 
     def write() -> str:
-        # read and written under one lock: the newest table is never replaced by an older one
+        # read and written under one lock: a newer table is never replaced by an older one
         with lock(guard, wait=True):
-            return tables.write(out, study, known(out))
+            refuse_changed_plan(out, todo)
+            return write_tables(out, chosen, read_plan(out))
 
-    failed = work(
+    failed = run_cells(
         todo,
         out,
-        lambda config, folder, last: stages.run(config, folder, last=last, command=command),
+        lambda config, folder, last: stages.run(
+            config, folder, last=last, command=command, store=store, wait=False
+        ),
         finished=write,
     )
     console.out.print(write(), markup=False, soft_wrap=True, end="")
@@ -94,30 +156,66 @@ def _work(study: Study, todo: Plan, out: Path) -> dict[str, str]:
     return failed
 
 
-def overview(units: Sequence[Unit], times: Sequence[Estimate]) -> Table:
-    """Each unit with its stages and time, in order, and what is left in all."""
+def _list(chosen: Sequence[Study]) -> None:
+    """Each study, and its rows with their number, settings and last stage."""
+    from rich.table import Table
+
+    from mini_fsod import console
+
+    for n, one in enumerate(chosen):
+        axes = [("split", one.splits), ("K", one.shots), ("seed", one.seeds)]
+        over = [f"{word} {', '.join(map(str, values))}" for word, values in axes if values]
+        console.out.print("\n" * bool(n) + f"[bold]{console.plain(one.name)}[/]")
+        about = f"{one.about} {one.source}; {'; '.join(over)}".strip()
+        console.out.print(console.plain(about), soft_wrap=True)
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        for column in ("", "row", "settings", "last stage"):
+            table.add_column(column)
+        for number, row in enumerate(one.rows, 1):
+            table.add_row(
+                str(number), console.plain(row.label), console.plain(" ".join(row.sets)), row.last
+            )
+        console.table(table)
+
+
+def _print_estimates(out: Path, todo: StudyPlan, whole: StudyPlan) -> None:
+    from mini_fsod import console
+    from mini_fsod.study.estimate import estimate_cells
+
+    times = estimate_cells(todo, whole, out, _device(todo))
+    console.table(_estimate_table(todo.cells, times))
+
+
+def _estimate_table(cells: Sequence[Cell], times: Sequence[Estimate]) -> Table:
+    """Each cell with the stages that it computes and their time; the sum of what is left."""
+    from rich.table import Table
+
+    from mini_fsod import console
+
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("unit")
+    table.add_column("run")
     table.add_column("stages")
     table.add_column("time", justify="right")
     table.add_column("")
-    for unit, time in zip(units, times, strict=True):
-        seconds = "?" if time.seconds is None else console.duration(time.seconds)
-        style = "dim" if time.how == "finished" else ""
+    for cell, time in zip(cells, times, strict=True):
         table.add_row(
-            console.plain(unit.name), ", ".join(unit.stages), seconds, time.how, style=style
+            console.plain(cell.name),
+            ", ".join(time.stages),
+            console.duration(time.seconds),
+            time.how,
+            style="dim" if time.how == "finished" else "",
         )
     left = [time for time in times if time.how != "finished"]
-    total = console.duration(sum(time.seconds or 0 for time in left))
     hows = {time.how for time in left}
-    how = "at least" if "unknown" in hows else "rough" if "rough" in hows else ""
+    how = "at least" if "at least" in hows else "rough" if "rough" in hows else ""
     done = len(times) - len(left)
-    what = f"{console.count(len(left), 'unit')} to do" + (f", {done} finished" if done else "")
+    what = f"{console.count(len(left), 'run')} to do" + (f", {done} finished" if done else "")
+    total = console.duration(sum(time.seconds for time in left))
     table.add_row(what, "", total, how, style="bold")
     return table
 
 
-def _device(todo: Plan) -> str:
+def _device(todo: StudyPlan) -> str:
     """ "cuda" or "cpu", as the runs would choose."""
     wanted = {config.device.partition(":")[0] for config in todo.configs.values()}
     if wanted == {"auto"}:
@@ -127,12 +225,24 @@ def _device(todo: Plan) -> str:
     return "cuda" if "cuda" in wanted else "cpu"
 
 
-def _refuse_one_sample(study: Study, todo: Plan) -> None:
-    """A file of shots is one sample: seeds and K would change nothing but the cells' names."""
+def _refuse_folder(out: Path) -> None:
+    from mini_fsod.files import is_file, is_folder, mode
+
+    if mode(out) and not is_folder(out):
+        raise UserError(f"{out}: not a folder.", "Choose another one with --out.")
+    if is_file(out / "config.yaml"):
+        raise UserError(f"{out}: a run is in this folder.", "Choose another one with --out.")
+
+
+def _refuse_one_sample(chosen: Study, todo: StudyPlan) -> None:
+    """A file of shots is one sample: seeds and K would change only the names of the cells."""
+    from mini_fsod import console
+
     given = [config.shots.file for config in todo.configs.values() if config.shots.file]
-    if given and (len(study.seeds) > 1 or len(study.shots) > 1):
+    if given and (len(chosen.seeds) > 1 or len(chosen.shots) > 1):
         raise UserError(
             f"shots.file: {given[0]} is one sample, and the study has "
-            f"{console.count(len(study.shots), 'K')} and {console.count(len(study.seeds), 'seed')}.",
-            "Leave shots.file out, so that shots are drawn or taken from official lists.",
+            f"{console.count(len(chosen.shots), 'K')} and "
+            f"{console.count(len(chosen.seeds), 'seed')}.",
+            "Leave shots.file out, so that shots are sampled or taken from official lists.",
         )

@@ -37,7 +37,7 @@ def shared_images(data: Dataset, other: Dataset | None) -> Bools:
     return np.array([file in known for file in data.files], dtype=np.bool_)
 
 
-def training_set(data: Dataset) -> tuple[str, Dataset]:
+def default_training_set(data: Dataset) -> tuple[str, Dataset]:
     """(name, images) to train on by default; the name is "" where there is only one image set.
 
     Test images are left out: VOC's trainval may hold val, which is scored where test has no boxes.

@@ -1,46 +1,85 @@
 """A discriminator from a name or a file.
 
-    resnet50:IMAGENET1K_V2                    a ResNet of torchvision with weights it knows by name
+    resnet50:IMAGENET1K_V1                    a ResNet of torchvision with weights it knows by name
     resnet50                                  the same with torchvision's default weights
     vit_small_patch16_224.dino                any model of timm, with the weights of that name
     moco_v2_800ep_pretrain.pth.tar            a file alone: a ResNet's, or one of `mini pretrain`
     resnet50:weights.pth                      a file of weights for a model of torchvision or timm,
     vit_small_patch14_dinov2:dinov2.pth       under the names of its library
 
-A file alone holds a ResNet in one of the layouts of `layouts`; which one shows in its tensors.
+A file alone holds a ResNet: one that describes itself (`mini pretrain`), torchvision's names (.pth,
+.safetensors), or those of a training script around them, such as MoCo v2's (`state_dict`,
+`module.encoder_q.`). Which ResNet it is follows from its tensors. No code in a file is ever run.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import pickle
 import sys
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from mini_fsod.checkpoint import hash_tensors
+from mini_fsod.checkpoint import About
 from mini_fsod.detector.backbone import (
     NARROW,
     RESNETS,
     default_normalisation,
     make_backbone,
 )
-from mini_fsod.detector.settings import BackboneSettings, Normalisation
+from mini_fsod.detector.settings import BackboneSettings, Norm, Normalisation
 from mini_fsod.discriminator.features import Discriminator
-from mini_fsod.discriminator.layouts import SPELLINGS, State, kind_of, read_file
 from mini_fsod.errors import UserError, nearest
-from mini_fsod.files import is_file
+from mini_fsod.files import is_file, write_bytes
 
+FORMAT = 1
+SPELLINGS = (
+    "Give resnet50:IMAGENET1K_V1, the name of a timm model such as vit_small_patch16_224.dino, a "
+    "file of weights, or NAME:FILE."
+)
 SUFFIXES = (".safetensors", ".pth", ".pt", ".tar", ".bin")
-TRANSFORMERS = ("vision_transformer", "eva", "deit")  # files of timm whose models have tokens
+TRANSFORMERS = ("vision_transformer", "eva", "deit")  # timm's modules of models with patch tokens
+
+# Where training scripts store a network's weights, and the prefixes of the network wanted: the
+# query encoder of MoCo v2, the base encoder of MoCo v3, the backbone of DINO
+HOLDERS = ("state_dict", "model", "teacher")
+PREFIXES = ("module.", "encoder_q.", "base_encoder.", "backbone.")
+
+# (bottleneck blocks, blocks of layer2, blocks of layer3, channels of the stem): the ResNet
+KINDS = {
+    (False, 2, 2, 64): "resnet18",
+    (False, 4, 6, 64): "resnet34",
+    (True, 4, 6, 64): "resnet50",
+    (True, 4, 23, 64): "resnet101",
+    (True, 8, 36, 64): "resnet152",
+    (False, 2, 2, 16): NARROW,
+}
+
+State = dict[str, Tensor]
 
 
-def load(
+@dataclass(frozen=True, slots=True)
+class DiscriminatorHeader:
+    """What a file of `mini pretrain` says of itself."""
+
+    backbone: str
+    norm: Norm  # "group", or "frozen" for BatchNorm with the statistics of training
+    crop: int | None  # the default of `discriminator.crop`
+    about: About
+
+
+def load_discriminator(
     source: str | Path,
     device: torch.device,
     normalisation: Normalisation | None = None,
@@ -50,33 +89,30 @@ def load(
     """The discriminator that a name or a file stands for (the spellings above), on the device.
 
     `normalisation` None: as the library's own weights want it, ImageNet's for ResNets. Caffe's
-    weights need `CAFFE` and `stride_in_1x1`. `crop`: boxes are cut out at this size (see
-    `Discriminator`); None: as a file of `mini pretrain` says, else not. Random numbers of the
-    caller are not touched.
+    weights need `CAFFE` and `stride_in_1x1`. `crop`: boxes are cropped to this size (see
+    `Discriminator`); None: as a file of `mini pretrain` says, else not. Random number generators
+    of the caller keep their states.
     """
-    name, weights = parse(source)
+    name, weights = parse_source(source)
     settings = BackboneSettings(name or "", "frozen", stride_in_1x1)
     body: LastMap | _Tokens
-    with torch.random.fork_rng(devices=[]):  # new weights are drawn, then written over
+    with torch.random.fork_rng(devices=[]):  # new weights are drawn, then overwritten
         if isinstance(weights, Path) and (name is None or name in (*RESNETS, NARROW)):
-            settings, body, own_crop = _resnet_of(weights, settings)
-            crop = crop or own_crop
+            settings, body, file_crop = _resnet_of(weights, settings)
+            crop = crop or file_crop
         elif name in (*RESNETS, NARROW):
             body = LastMap(make_backbone(settings, weights))
         else:
             body = _timm_body(settings, weights)
     normalisation = normalisation or default_normalisation(settings.name)
-    state = body.state_dict()
-    said = f"{settings} {normalisation} {crop} {hash_tensors(state.values())} {list(state)}"
-    identity = hash_tensors([torch.frombuffer(bytearray(said.encode()), dtype=torch.uint8)])[:16]
-    found = Discriminator(body, body.dimension, body.stride, normalisation, identity, crop)
+    found = Discriminator(body, body.dimension, body.stride, normalisation, crop)
     found.to(device)
     if device.type == "cuda":
         found.to(memory_format=torch.channels_last)
     return found
 
 
-def parse(source: str | Path) -> tuple[str | None, str | Path | None]:
+def parse_source(source: str | Path) -> tuple[str | None, str | Path | None]:
     """(name, weights): the name is None for a file alone, the weights a Path for a file."""
     text = str(source)
     if isinstance(source, Path) or is_file(Path(text)):
@@ -100,7 +136,7 @@ def _existing(path: Path) -> Path:
 
 
 class LastMap(nn.Module):
-    """The last of a backbone's maps."""
+    """The last feature map of a backbone."""
 
     def __init__(self, net: Any) -> None:
         super().__init__()
@@ -114,10 +150,10 @@ class LastMap(nn.Module):
 
 
 class _Tokens(nn.Module):
-    """The patch tokens of a vision transformer's last block, normed, as a map.
+    """The normalised patch tokens of a vision transformer's last block, as a feature map.
 
-    The canvas is filled up with zeros to whole patches. Positions are interpolated to the canvas.
-    Padding takes part in the attention, as every other patch: canvases should fit their images.
+    The canvas is padded with zeros to whole patches, and positions are interpolated to it. Padding
+    takes part in the attention like any patch: canvases should fit their images.
     """
 
     def __init__(self, net: Any) -> None:
@@ -137,9 +173,9 @@ class _Tokens(nn.Module):
 def _resnet_of(
     path: Path, settings: BackboneSettings
 ) -> tuple[BackboneSettings, LastMap, int | None]:
-    """A ResNet whose weights lie in a file of any layout, what it is, and the crop it wants."""
-    header, state = read_file(path)
-    kind = header.backbone if header else kind_of(state)
+    """A ResNet with the weights of a file of any layout, its settings, and the file's crop size."""
+    header, state = _read_file(path)
+    kind = header.backbone if header else resnet_name(state)
     fix = "A file alone must hold a ResNet under torchvision's names; others are NAME:FILE."
     if kind is None:
         raise UserError(f"{path}: these are not the weights of a ResNet.", fix)
@@ -157,7 +193,7 @@ def _resnet_of(
 
 
 def _backbone(settings: BackboneSettings, path: Path, state: State) -> nn.Module:
-    """A backbone with the weights that were found in a file, whatever lay around them there."""
+    """A backbone with the tensors found in a file."""
     with TemporaryDirectory() as folder:
         plain = Path(folder) / "weights.safetensors"
         save_file({name: value.contiguous().clone() for name, value in state.items()}, plain)
@@ -168,7 +204,7 @@ def _backbone(settings: BackboneSettings, path: Path, state: State) -> nn.Module
 
 
 def _timm_body(settings: BackboneSettings, weights: str | Path | None) -> LastMap | _Tokens:
-    """A model of timm: transformers give their tokens, all others their last map."""
+    """A model of timm: patch tokens of transformers, the last feature map of others."""
     name = settings.name
     timm = _timm(name)
     if isinstance(weights, str):
@@ -177,19 +213,22 @@ def _timm_body(settings: BackboneSettings, weights: str | Path | None) -> LastMa
     if not timm.is_model(plain):
         near = nearest(plain, [*timm.list_models(), *RESNETS])
         raise UserError(f'There is no model "{plain}" in torchvision or timm.{near}', SPELLINGS)
-    state = None if weights is None else read_file(weights)[1]
+    state = None if weights is None else _read_file(weights)[1]
     try:
         if not timm.models.is_model_in_modules(plain, TRANSFORMERS):
             if weights is None or state is None:
                 return LastMap(make_backbone(settings, "pretrained"))
             return LastMap(_backbone(settings, weights, state))
         if settings.stride_in_1x1:
-            raise UserError(f"{name} has no 1x1 convolution to carry the stride.", "Leave it out.")
+            raise UserError(
+                f"{name} has no 1x1 convolution to carry the stride.",
+                "Set discriminator.caffe to false.",
+            )
         net = timm.create_model(
             name, pretrained=state is None, num_classes=0, dynamic_img_size=True
         )
         if state is not None:
-            # timm's own way from published names to its own; it does not mind what is missing
+            # timm's conversion of published names to its own; it ignores missing tensors
             renamed = sys.modules[type(net).__module__].checkpoint_filter_fn(state, net)
             missing, _ = net.load_state_dict(renamed, strict=False)
             if missing:
@@ -200,8 +239,8 @@ def _timm_body(settings: BackboneSettings, weights: str | Path | None) -> LastMa
             fix = "Check that the file belongs to the name."
             raise UserError(f"{weights}: not the weights of {name}: {error}", fix) from error
         raise UserError(
-            f"The weights of {name} could not be had: {error}",
-            "Without a network, fetch the file elsewhere and give it as NAME:FILE.",
+            f"The weights of {name} could not be downloaded: {error}",
+            "Without a connection, copy the file from elsewhere and give it as NAME:FILE.",
         ) from error
 
 
@@ -215,3 +254,84 @@ def _timm(name: str) -> Any:
             f"pip install 'mini-fsod[timm]'. {SPELLINGS}",
         ) from error
     return timm
+
+
+# Files of weights
+
+
+def save_discriminator(path: Path, net: nn.Module, header: DiscriminatorHeader) -> None:
+    """Write a backbone for `load_discriminator`. The same weights give the same bytes."""
+    about = json.dumps({"format": FORMAT, "discriminator": asdict(header)})
+    state = {name: value.detach().cpu().contiguous() for name, value in net.state_dict().items()}
+    write_bytes(path, to_bytes(state, {"mini": about}))
+
+
+def read_discriminator_header(path: Path) -> DiscriminatorHeader | None:
+    """What a file of `mini pretrain` says of itself; None for any other file."""
+    if path.suffix != ".safetensors":
+        return None
+    try:
+        with safe_open(path, "pt") as content:
+            about = json.loads((content.metadata() or {}).get("mini", "{}"))
+        if "settings" in about:
+            raise UserError(f"{path}: this is a detector.", "Give a file of `mini pretrain`.")
+        if "discriminator" not in about:
+            return None
+        if about["format"] > FORMAT:
+            raise UserError(f"{path}: written by a later mini.", "Update mini.")
+        return DiscriminatorHeader(**about["discriminator"])
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: cannot be read ({error}).", "Copy or fetch it again.") from None
+
+
+def _read_file(path: Path) -> tuple[DiscriminatorHeader | None, State]:
+    """The header, where there is one, and the network's tensors under its own names."""
+    header = read_discriminator_header(path)
+    try:
+        if path.suffix == ".safetensors":
+            content: Any = load_file(path)
+        else:
+            # training scripts store their arguments; a Namespace is harmless
+            with torch.serialization.safe_globals([argparse.Namespace]):
+                content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        if "weights_only" not in str(error) and "Unsupported" not in str(error):
+            raise UserError(f"{path}: not a file of weights ({error}).", SPELLINGS) from None
+        raise UserError(
+            f"{path}: the file holds more than tensors, and reading it could run any program.",
+            "If you trust it: python -c \"import torch; torch.save(torch.load('"
+            f"{path}', 'cpu', weights_only=False)['state_dict'], 'weights.pth')\", and give "
+            "weights.pth.",
+        ) from None
+    except (SafetensorError, OSError, RuntimeError, ValueError, EOFError) as error:
+        raise UserError(f"{path}: cannot be read ({error}).", "Copy or fetch it again.") from None
+    return header, _unwrapped(path, content)
+
+
+def _unwrapped(path: Path, content: Any) -> State:
+    """The tensors of the network under its own names, without a classifier or head `fc`.
+
+    MoCo's `module.encoder_q.layer1.0.conv1.weight` becomes `layer1.0.conv1.weight`.
+    """
+    for holder in HOLDERS:
+        if isinstance(content, Mapping) and isinstance(content.get(holder), Mapping):
+            content = content[holder]
+    if not isinstance(content, Mapping):
+        raise UserError(f"{path}: there are no named tensors in it.", SPELLINGS)
+    state = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
+    for prefix in PREFIXES:
+        inner = {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
+        state = inner or state
+    return {name: value for name, value in state.items() if not name.startswith("fc.")}
+
+
+def resnet_name(state: Mapping[str, Tensor]) -> str | None:
+    """The ResNet that these tensors belong to; None if there is none."""
+    if "conv1.weight" not in state:
+        return None
+
+    def blocks(layer: str) -> int:
+        return len({name.split(".")[1] for name in state if name.startswith(f"{layer}.")})
+
+    deep = "layer1.0.conv3.weight" in state
+    return KINDS.get((deep, blocks("layer2"), blocks("layer3"), len(state["conv1.weight"])))

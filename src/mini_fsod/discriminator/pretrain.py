@@ -20,8 +20,12 @@ from mini_fsod.config.schema import Training
 from mini_fsod.data.dataset import NO_BOXES, Dataset
 from mini_fsod.detector.backbone import NARROW, RESNETS, make_backbone
 from mini_fsod.detector.settings import BackboneSettings
-from mini_fsod.discriminator.layouts import Header, read_header, save
-from mini_fsod.discriminator.load import LastMap
+from mini_fsod.discriminator.load import (
+    DiscriminatorHeader,
+    LastMap,
+    read_discriminator_header,
+    save_discriminator,
+)
 from mini_fsod.discriminator.moco import Encoder, MoCo
 from mini_fsod.discriminator.moco_views import WHOLE, WINDOWS, coloured, draw_colours, draw_crops
 from mini_fsod.errors import UserError, nearest
@@ -100,7 +104,7 @@ def pretrain(
         model, lambda views: model.losses(*views), feed, section, bf16, folder, "pretrain", device
     )
     net = body.net if isinstance(body, LastMap) else body
-    header = Header(
+    header = DiscriminatorHeader(
         how.backbone,
         "group" if how.backbone == NARROW else "frozen",
         None if how.whole else how.size,
@@ -112,7 +116,7 @@ def pretrain(
             "seed": how.seed,
         },
     )
-    save(out, net, header)
+    save_discriminator(out, net, header)
     (folder / state.FILE).unlink(missing_ok=True)
     return trained
 
@@ -177,7 +181,7 @@ def _refuse(out: Path, how: Pretraining, images: int) -> None:
 
 
 def _refuse_other(out: Path, identity: str, iterations: int | None) -> None:
-    header = read_header(out)
+    header = read_discriminator_header(out)
     if header is None or header.about.get("identity") != identity:
         raise UserError(
             f"{out}: it is there already, and not from this training.", "Choose another -o."

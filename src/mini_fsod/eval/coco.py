@@ -20,7 +20,7 @@ import numpy as np
 from faster_coco_eval import COCO, COCOeval_faster
 
 from mini_fsod.data.dataset import Boxes, Dataset, Floats, Ints
-from mini_fsod.eval.detections import Detections
+from mini_fsod.eval.detections import DatasetDetections
 
 # metric: (is it a precision, index of the IoU threshold or None for 0.5:0.95, size, limit)
 FIGURES: dict[str, tuple[bool, int | None, int, int]] = {
@@ -39,7 +39,7 @@ FIGURES: dict[str, tuple[bool, int | None, int, int]] = {
 }
 
 
-def class_figures(dataset: Dataset, detections: Detections) -> dict[str, list[float | None]]:
+def class_figures(dataset: Dataset, detections: DatasetDetections) -> dict[str, list[float | None]]:
     """{metric: its value (0 to 1) for each class}; None for a class without ground truth.
 
     The mean over classes is COCO's value: pycocotools averages over thresholds, recalls and classes
@@ -61,7 +61,9 @@ def class_figures(dataset: Dataset, detections: Detections) -> dict[str, list[fl
     return result
 
 
-def _evaluate(dataset: Dataset, detections: Detections, labels: Ints) -> tuple[Floats, Floats]:
+def _evaluate(
+    dataset: Dataset, detections: DatasetDetections, labels: Ints
+) -> tuple[Floats, Floats]:
     """Precision (T, R, K, A, M), recall (T, K, A, M): T IoU thresholds, R recalls, K = len(labels)
     classes, A sizes (all, small, medium, large), M limits (1, 10, 100)."""
     ids = dataset.ids
@@ -98,7 +100,7 @@ def _truth(boxes: Boxes, rank: Ints, labels: Ints) -> list[dict[str, Any]]:
     ]
 
 
-def _found(detections: Detections, rank: Ints, labels: Ints) -> list[dict[str, Any]]:
+def _found(detections: DatasetDetections, rank: Ints, labels: Ints) -> list[dict[str, Any]]:
     kept = np.flatnonzero(np.isin(detections.label, labels))
     xywh = detections.xywh[kept]
     columns = zip(

@@ -23,7 +23,7 @@ HINTS = 10  # most "Did you mean" hints: they are slow to find
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Detections:
+class DatasetDetections:
     """N detections in the order of the file, which breaks ties between equal scores."""
 
     image: Ints  # (N,) index of the image in the data set
@@ -34,14 +34,14 @@ class Detections:
     def __len__(self) -> int:
         return len(self.image)
 
-    def take(self, chosen: Ints | Bools) -> Detections:
-        return Detections(
+    def take(self, chosen: Ints | Bools) -> DatasetDetections:
+        return DatasetDetections(
             self.image[chosen], self.label[chosen], self.xywh[chosen], self.score[chosen]
         )
 
     @classmethod
-    def of(cls, image: Any, label: Any, xywh: Any, score: Any) -> Detections:
-        """Detections from columns: lists or arrays of any numeric type."""
+    def of(cls, image: Any, label: Any, xywh: Any, score: Any) -> DatasetDetections:
+        """From columns: lists or arrays of any numeric type."""
         images = np.asarray(image, dtype=np.int64)
         return cls(
             image=images,
@@ -51,7 +51,7 @@ class Detections:
         )
 
 
-def read_detections(path: Path, dataset: Dataset) -> Detections:
+def read_detections(path: Path, dataset: Dataset) -> DatasetDetections:
     """A list of {"image_id", "category_id" or "category", "bbox": [x, y, w, h], "score"}.
 
     `image_id` and `category_id` are those of the data set (`Dataset.ids`, `Dataset.category_ids`),
@@ -125,7 +125,7 @@ def _flattened(records: list[Any], file: str, dataset: Dataset) -> list[Any]:
 
 def _fast(
     records: list[Any], image_of: Mapping[ImageId, int], dataset: Dataset
-) -> Detections | None:
+) -> DatasetDetections | None:
     """The records as arrays; None if any of them is wrong, without saying which."""
     if not _types(records) <= {dict}:
         return None
@@ -167,7 +167,7 @@ def _fast(
         and (image >= 0).all()
         and (agreed & (label >= 0)).all()
     )
-    return Detections(image, label, xywh, score) if fine else None
+    return DatasetDetections(image, label, xywh, score) if fine else None
 
 
 class _Check:

@@ -1,4 +1,4 @@
-"""A detector over a whole data set: every image once, detections in the pictures' own pixels."""
+"""Runs a detector on a data set; detections are in pixels of the original pictures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from mini_fsod.cuda_graph import Captured
 from mini_fsod.detector.batch import Detections
 from mini_fsod.detector.model import Detector
-from mini_fsod.eval import detections as scored
+from mini_fsod.eval.detections import DatasetDetections
 from mini_fsod.loader.resident import Batch, to_picture
 from mini_fsod.loader.schedule import Plan
 
@@ -21,11 +21,12 @@ def detect_all(
     plans: Sequence[Plan],
     device: torch.device,
     bf16: bool,
-) -> scored.Detections:
-    """Detections of the images of `plans` (`batches.each_once`), labels in the detector's order.
+) -> DatasetDetections:
+    """Detections in the images of `plans` (`schedule.each_once`), labels in the detector's order.
 
-    `batches` is that of `Resident` or `Stream`. Nothing is fetched before the last batch was sent
-    off. Batches for which a fixed size was too small for the exact answer are done again, waiting.
+    `batches` is that of `Resident` or `Stream`. Results are copied to the host after the last batch
+    only, so that the device never waits. Batches that did not fit into the detector's fixed sizes
+    are repeated without them.
     """
 
     def run(images: Tensor, sizes: Tensor, exact: bool = False) -> Detections:
@@ -37,21 +38,21 @@ def detect_all(
     parts, exact = [], []
     for batch in batches(plans):
         found = captured(batch.images, batch.sizes)
-        parts.append(_meant(found, batch))
+        parts.append(_without_padding(found, batch))
         exact.append(found.exact.all())
-    again = (~torch.stack(exact)).nonzero().flatten().tolist()
-    for n, batch in zip(again, batches([plans[n] for n in again]), strict=True):
-        parts[n] = _meant(run(batch.images, batch.sizes, exact=True), batch)
+    inexact = (~torch.stack(exact)).nonzero().flatten().tolist()
+    for n, batch in zip(inexact, batches([plans[n] for n in inexact]), strict=True):
+        parts[n] = _without_padding(run(batch.images, batch.sizes, exact=True), batch)
     image, label, boxes, score = (torch.cat(column).cpu() for column in zip(*parts, strict=True))
     real = score > 0
     xywh = torch.cat((boxes[:, :2], boxes[:, 2:] - boxes[:, :2]), dim=1).double()
-    return scored.Detections.of(image[real], label[real], xywh[real], score[real].double())
+    return DatasetDetections.of(image[real], label[real], xywh[real], score[real].double())
 
 
-def _meant(found: Detections, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(N,) image, label, (N, 4) box, (N,) score of the images that are meant; score 0 is padding.
+def _without_padding(found: Detections, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(N,) image, label, (N, 4) box, (N,) score, without padding images; score 0 is padding.
 
-    Copies: what a captured function returns is overwritten by its next call.
+    Copies, because the next call of a captured function overwrites its results.
     """
     count = batch.plan.count
     image = batch.image_index[:, None].expand_as(found.labels)

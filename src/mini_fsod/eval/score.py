@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.errors import UserError, nearest
-from mini_fsod.eval.detections import Detections
+from mini_fsod.eval.detections import DatasetDetections
 from mini_fsod.labels import LabelMap
 
 Metric = Literal["voc07", "voc", "coco"]
@@ -18,7 +18,7 @@ NAMES = tuple(f"{prefix}{name}" for name in ("AP50", *COCO_ALONE) for prefix in 
 
 
 def score(
-    dataset: Dataset, detections: Detections, labels: LabelMap, metric: Metric
+    dataset: Dataset, detections: DatasetDetections, labels: LabelMap, metric: Metric
 ) -> dict[str, Any]:
     """Scores in percent over novel (prefix n), base (prefix b) and all classes, and per class.
 
@@ -45,7 +45,7 @@ def score(
 
 
 def _class_figures(
-    dataset: Dataset, detections: Detections, metric: str
+    dataset: Dataset, detections: DatasetDetections, metric: str
 ) -> dict[str, list[float | None]]:
     if metric == "coco":
         from mini_fsod.eval.coco import class_figures

@@ -16,14 +16,14 @@ from __future__ import annotations
 import numpy as np
 
 from mini_fsod.data.dataset import Bools, Boxes, Floats, Ints
-from mini_fsod.eval.detections import Detections
+from mini_fsod.eval.detections import DatasetDetections
 
 IOU = 0.5
 PAIRS = 1 << 20  # pairs of detection and box at a time, about 0.3 GB
 
 
 def class_ap(
-    boxes: Boxes, detections: Detections, classes: int, *, eleven_points: bool
+    boxes: Boxes, detections: DatasetDetections, classes: int, *, eleven_points: bool
 ) -> list[float | None]:
     """AP (0 to 1) of each class; None for a class without ground truth.
 

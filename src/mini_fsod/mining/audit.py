@@ -1,9 +1,9 @@
-"""How good a pool is, where the ground truth of novel classes is known. Nothing else reads it.
+"""How good a pool is, where the ground truth of novel classes is known; only reports read it.
 
-A candidate is true when it matches a hidden box of its class at IoU 0.5, difficult ones included.
-The shots are not hidden: to find them again is neither right nor wrong. Matching is greedy by
-score, so a candidate's verdict depends on better ones alone. The pool is judged by itself: a better
-candidate that may not be chosen (`mine.drop_nested`) takes no object from it.
+A candidate is true where it matches a hidden box of its class at IoU 0.5, difficult boxes included.
+The shots are not hidden: to find one again is neither right nor wrong. Matching is greedy by score,
+so the verdict on a candidate depends on better ones alone. The pool is judged by itself: a better
+candidate that was not eligible (`mine.drop_nested`) takes no object from it.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mini_fsod.data.dataset import Bools, Boxes, Dataset, Ints
+from mini_fsod.data.dataset import Bools, Boxes, Dataset, Floats, Ints
 from mini_fsod.data.subsets import arranged
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.candidates import Candidates
 from mini_fsod.mining.overlap import iou, pairs_within
 
 MATCH_IOU = 0.5
-LOOSE_IOU = 0.1  # from here on a false box has seen its object, and lies badly
-SAME_BOX = 0.9  # IoU of a shot with itself, whatever a file in between has rounded
-ENOUGH = 0.25  # annotated objects for each mined box: with fewer, most are just not annotated
+LOOSE_IOU = 0.1  # from here on, a false box is on an object of its class but badly placed
+SAME_BOX_IOU = 0.9  # of a shot with itself, whatever rounding files in between did
+MIN_ANNOTATED = 0.25  # annotated objects per mined box: with fewer, most are just not annotated
 RANKS = (10, 30, 100, 300, 600, 1000)
 
-TRUE, DUPLICATE, FALSE, SHOWN = 0, 1, 2, 3
+TRUE, DUPLICATE, FALSE, SHOT = 0, 1, 2, 3
 LOOSE, BACKGROUND = -2, -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verdict:
-    """What each of n candidates really is."""
+    """What each of n candidates is."""
 
-    kind: npt.NDArray[np.int8]  # (n,) TRUE, DUPLICATE (of a box found already), FALSE or SHOWN
-    # (n,) false ones: the class in the label map that the box lies on, LOOSE (badly on its own),
-    # or BACKGROUND
+    kind: npt.NDArray[np.int8]  # (n,) TRUE, DUPLICATE (of a box found already), FALSE or SHOT
+    # (n,) for false ones: the class in the label map that the box is on, LOOSE (badly placed on an
+    # object of its own class), or BACKGROUND
     on: Ints
 
 
-def annotated(truth: Dataset, shots: Dataset, labels: LabelMap) -> int:
+def count_hidden(truth: Dataset, shots: Dataset, labels: LabelMap) -> int:
     """How many novel objects are annotated beyond the shots. Both data sets have one root."""
     boxes = _targets(arranged(truth, labels).boxes)
     hidden = (boxes.label >= len(labels.base)) & ~_are_shots(boxes, truth, shots)
@@ -48,26 +48,30 @@ def annotated(truth: Dataset, shots: Dataset, labels: LabelMap) -> int:
 
 
 def seem_complete(objects: int, mined: int) -> bool:
-    """Whether so many annotated objects can tell how many of the mined boxes are right. Whoever has
-    drawn a few more than the shots has not drawn all, and a box on none of them may be right.
+    """Whether so many annotated objects suffice to judge so many mined boxes.
+
+    Who annotated a few objects beyond the shots has not annotated all: a box on none may be right.
     """
-    return 0 < objects >= ENOUGH * mined
+    return 0 < objects >= MIN_ANNOTATED * mined
 
 
-def judge(found: Candidates, truth: Dataset, shots: Dataset, labels: LabelMap) -> Verdict:
-    """Candidates against all boxes of their images. `truth` has the images that were mined, and
-    the root and classes of `shots`.
+def judge_candidates(
+    found: Candidates, truth: Dataset, shots: Dataset, labels: LabelMap
+) -> Verdict:
+    """Candidates against all boxes of their images; there may be none of either.
+
+    `truth` has the images that were mined, and the root and classes of `shots`.
     """
     boxes = _targets(arranged(truth, labels).boxes)
-    own_class = found.label + len(labels.base)
+    label = found.label + len(labels.base)
     own, other = pairs_within(found.image, boxes.image)
     overlap = iou(found.xywh[own], boxes.xywh[other])
-    same = own_class[own] == boxes.label[other]
-    shown = _are_shots(boxes, truth, shots)
-    kind = _match(found, own, other, np.where(same, overlap, 0.0), shown)
+    same = label[own] == boxes.label[other]
+    is_shot = _are_shots(boxes, truth, shots)
+    kind = _match(found, own, other, np.where(same, overlap, 0.0), is_shot)
 
     on = np.full(len(found), BACKGROUND, dtype=np.int64)
-    # later ones win: a box of another class that it covers says more than a corner of its own
+    # later assignments win: another class's box that it covers says more than a corner of its own
     on[own[same & (overlap >= LOOSE_IOU)]] = LOOSE
     wrong = np.flatnonzero(~same & (overlap >= MATCH_IOU))
     wrong = wrong[np.argsort(overlap[wrong], kind="stable")]
@@ -75,7 +79,7 @@ def judge(found: Candidates, truth: Dataset, shots: Dataset, labels: LabelMap) -
     return Verdict(kind, on)
 
 
-def with_pool(
+def judge_with_pool(
     verdict: Verdict,
     found: Candidates,
     kept: Bools,
@@ -83,11 +87,9 @@ def with_pool(
     shots: Dataset,
     labels: LabelMap,
 ) -> Verdict:
-    """The verdict of all candidates, but for those that are kept (n,): they are judged by
-    themselves.
-    """
+    """The verdict on all candidates, except that the pool, `kept` (n,), is judged by itself."""
     kind = verdict.kind.copy()
-    kind[kept] = judge(found.take(kept), truth, shots, labels).kind
+    kind[kept] = judge_candidates(found.take(kept), truth, shots, labels).kind
     return replace(verdict, kind=kind)
 
 
@@ -97,31 +99,32 @@ def _targets(boxes: Boxes) -> Boxes:
 
 
 def _are_shots(boxes: Boxes, truth: Dataset, shots: Dataset) -> Bools:
-    """(n,) which boxes of the images of `truth` are among the shots, whose classes are the same."""
-    place = {file: i for i, file in enumerate(truth.files)}
-    image = np.array([place.get(file, -1) for file in shots.files], dtype=np.int64)
+    """(n,) which boxes of the images of `truth` are among the shots."""
+    index = {file: i for i, file in enumerate(truth.files)}
+    image = np.array([index.get(file, -1) for file in shots.files], dtype=np.int64)
     own, other = pairs_within(boxes.image, image[shots.boxes.image])
     same = boxes.label[own] == shots.boxes.label[other]
-    same &= iou(boxes.xywh[own], shots.boxes.xywh[other]) >= SAME_BOX
-    found = np.zeros(len(boxes), dtype=np.bool_)
-    found[own[same]] = True
-    return found
+    same &= iou(boxes.xywh[own], shots.boxes.xywh[other]) >= SAME_BOX_IOU
+    mask = np.zeros(len(boxes), dtype=np.bool_)
+    mask[own[same]] = True
+    return mask
 
 
 def _match(
-    found: Candidates, own: Ints, other: Ints, overlap: Any, shown: Bools
+    found: Candidates, own: Ints, other: Ints, overlap: Floats, is_shot: Bools
 ) -> npt.NDArray[np.int8]:
-    """(n,) greedy matching: the best candidates first, each takes the free box it fits best; boxes
-    may be `shown` (truths,).
+    """(n,) greedy matching: the best candidates first, each takes the free box it fits best.
+
+    Row by row, candidate `own` overlaps box `other` by `overlap`; `is_shot` says it of each box.
     """
     kind = np.full(len(found), FALSE, dtype=np.int8)
     near = np.flatnonzero(overlap >= MATCH_IOU)
     kind[own[near]] = DUPLICATE
     near = near[np.lexsort((other[near], -overlap[near], own[near], -found.score[own[near]]))]
-    taken = np.zeros(len(shown), dtype=np.bool_)
+    taken = np.zeros(len(is_shot), dtype=np.bool_)
     for candidate, box in zip(own[near].tolist(), other[near].tolist(), strict=True):
         if kind[candidate] == DUPLICATE and not taken[box]:
-            kind[candidate], taken[box] = SHOWN if shown[box] else TRUE, True
+            kind[candidate], taken[box] = SHOT if is_shot[box] else TRUE, True
     return kind
 
 
@@ -135,7 +138,7 @@ def audit(
 ) -> dict[str, Any]:
     """The content of `audit.json`: the pool, then each class.
 
-    `without` is what the same pairs give when cosines are ignored; None where there are none.
+    `without` are candidates and pool of the detector alone; None without a discriminator.
     """
     table = _figures(found, kept, truth, shots, labels)
     plain = None if without is None else _figures(*without, truth, shots, labels)
@@ -149,17 +152,17 @@ def _figures(
     found: Candidates, kept: Bools, truth: Dataset, shots: Dataset, labels: LabelMap
 ) -> dict[str, dict[str, Any]]:
     """The figures of each class, and of all of them under ""."""
-    verdict = judge(found, truth, shots, labels)
-    of_pool = with_pool(verdict, found, kept, truth, shots, labels)
+    verdict = judge_candidates(found, truth, shots, labels)
+    of_pool = judge_with_pool(verdict, found, kept, truth, shots, labels)
     boxes = _targets(arranged(truth, labels).boxes)
     hidden = boxes.label[~_are_shots(boxes, truth, shots)] - len(labels.base)
     order = np.argsort(-found.score, kind="stable")
     table = {}
     ranked = []
-    for place, name in enumerate(labels.novel):
-        best = order[found.label[order] == place]
+    for index, name in enumerate(labels.novel):
+        best = order[found.label[order] == index]
         ranked.append(best)
-        number = int((hidden == place).sum())
+        number = int((hidden == index).sum())
         table[name] = _row(verdict, of_pool, kept, [best], number, labels)
     table[""] = _row(verdict, of_pool, kept, ranked, int((hidden >= 0).sum()), labels)
     return table
@@ -174,21 +177,21 @@ def _row(
     labels: LabelMap,
 ) -> dict[str, Any]:
     """Figures of some classes; `ranked` are the candidates of each, best first."""
-    everything = np.concatenate([np.zeros(0, dtype=np.int64), *ranked])
-    own = everything[kept[everything]]
-    kind = of_pool.kind[own]
-    true, shown = int((kind == TRUE).sum()), int((kind == SHOWN).sum())
-    reached = int((verdict.kind[everything] == TRUE).sum())
-    on, count = np.unique(verdict.on[own[kind == FALSE]], return_counts=True)
+    rows = np.concatenate([np.zeros(0, dtype=np.int64), *ranked])
+    pool = rows[kept[rows]]
+    kind = of_pool.kind[pool]
+    true, on_shots = int((kind == TRUE).sum()), int((kind == SHOT).sum())
+    matched = int((verdict.kind[rows] == TRUE).sum())
+    on, count = np.unique(verdict.on[pool[kind == FALSE]], return_counts=True)
     false_on = dict(zip(on.tolist(), count.tolist(), strict=True))
     background, loose = false_on.pop(BACKGROUND, 0), false_on.pop(LOOSE, 0)
     return {
         "hidden": hidden,
-        "kept": len(own),
-        "on_shots": shown,
+        "kept": len(pool),
+        "on_shots": on_shots,
         "true_positives": true,
         "duplicates": int((kind == DUPLICATE).sum()),
-        "precision": _share(true, len(own) - shown),
+        "precision": _share(true, len(pool) - on_shots),
         "recall": _share(true, hidden),
         "false_on": {
             "background": background,
@@ -197,19 +200,19 @@ def _row(
                 labels.classes[k]: n for k, n in sorted(false_on.items(), key=lambda item: -item[1])
             },
         },
-        "candidates": len(everything),
-        "candidates_true": reached,
-        "candidates_recall": _share(reached, hidden),
+        "candidates": len(rows),
+        "candidates_true": matched,
+        "candidates_recall": _share(matched, hidden),
         "precision_by_rank": {str(rank): _precision_at(verdict, ranked, rank) for rank in RANKS},
     }
 
 
 def _precision_at(verdict: Verdict, ranked: list[Ints], rank: int) -> float | None:
-    """Precision of the best so many candidates of each class; None if no class has so many."""
+    """Precision of the best `rank` candidates of each class; None if no class has so many."""
     if not any(len(best) >= rank for best in ranked):
         return None
     own = np.concatenate([best[:rank] for best in ranked])
-    own = own[verdict.kind[own] != SHOWN]
+    own = own[verdict.kind[own] != SHOT]
     return _share(int((verdict.kind[own] == TRUE).sum()), len(own))
 
 

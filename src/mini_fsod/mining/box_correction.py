@@ -1,10 +1,9 @@
-"""Boxes of a class that all end too early, or too late: what a person has drawn tells (beyond the
-paper).
+"""Boxes of a class that are all too small, or too large, in the same way (`mine.box_correction`).
 
-One shot may teach a detector to find sofas by their seats. Each box then is wrong in its own way,
-and all of them in the same: stretched alike, they look more like a sofa. A single box is no
-witness, since its likeness changes by accident as much as by its place; a hundred are. Nor is the
-shot alone, whose shape is one of many, nor are the boxes alone, which are all wrong.
+Beyond the paper. One shot may teach a detector to find sofas by their seats:
+each box is then wrong by a little more or less, and all of them are too low. One correction makes
+them all more like the shot. One crop's similarity is too noisy, so one correction is fitted per
+class.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from mini_fsod.data.dataset import Floats, Ints
 from mini_fsod.mining.crop_similarity import unit_vectors
 
 WIDTHS, HEIGHTS = (1.0, 0.85, 1.2), (1.0, 0.8, 1.2, 1.4)
-SURE = 3.0  # standard errors by which a stretch must be better than none,
-WORTH = 0.01  # and by how much
+MIN_ERRORS = 3.0  # standard errors by which a correction must be better than none
+MIN_GAIN = 0.01  # mean cosine that it must gain
 
-# (T, 3) factors of width and height, and the share of the growth that goes to the top. Width grows
-# evenly: pictures are as likely mirrored as not. The first one changes nothing.
-STRETCHES = np.array(
+# (T, 3): factors of width and height, and the share of the growth that goes to the top. Width grows
+# to both sides alike, since pictures may be mirrored. The first one changes nothing.
+CORRECTIONS = np.array(
     [
         (width, height, top)
         for width in WIDTHS
@@ -30,34 +29,35 @@ STRETCHES = np.array(
 )
 
 
-def stretched(xywh: Floats, stretch: Floats, sizes: Ints) -> Floats:
-    """Boxes (n, 4) by stretches (n, 3), cut at the edges of pictures of sizes (n, 2), width and
+def corrected_boxes(xywh: Floats, correction: Floats, sizes: Ints) -> Floats:
+    """Boxes (n, 4) changed by corrections (n, 3), clipped to images of sizes (n, 2), width and
     height. n may be 0.
     """
-    grown = xywh[:, 2:] * stretch[:, :2]
-    share = np.stack([np.full(len(xywh), 0.5), stretch[:, 2]], axis=1)
+    grown = xywh[:, 2:] * correction[:, :2]
+    share = np.stack([np.full(len(xywh), 0.5), correction[:, 2]], axis=1)
     corner = xywh[:, :2] - (grown - xywh[:, 2:]) * share
     left_top = np.clip(corner, 0, sizes)
     right_bottom = np.clip(corner + grown, 0, sizes)
     return np.concatenate([left_top, right_bottom - left_top], axis=1)
 
 
-def best_stretch(features: Floats, shot: Floats) -> int:
-    """Which of T stretches makes n boxes of a class most like the class: features (n, T, D) of the
-    boxes stretched, shot (D,) the prototype of the shots, all relative to a common mean.
+def best_correction(features: Floats, shot: Floats) -> int:
+    """Index of the correction, of T, that makes n boxes of a class most like their class.
 
-    Two witnesses must agree: the shots, and the mean of the boxes as they are. For both the mean
-    cosine has to gain WORTH, and SURE standard errors of the boxes' gains; the smaller gain counts.
-    0, as they are, where nothing does, and where there are fewer than two boxes.
+    features (n, T, D) of the corrected boxes, shot (D,) the prototype of the shots, all relative to
+    a common mean. A correction must bring the boxes closer both to the shots and to the mean of the
+    uncorrected boxes: in both cases the mean cosine has to gain MIN_GAIN, and MIN_ERRORS standard
+    errors. Among those the one whose smaller gain is largest wins. 0, no correction, where none
+    does, and where n < 2.
     """
     if len(features) < 2:
         return 0
     unit = unit_vectors(features)
     gains = []
-    for witness in (shot, unit[:, 0].mean(axis=0)):
-        likeness = unit @ unit_vectors(witness)  # (n, T)
-        gain = likeness - likeness[:, :1]
+    for reference in (shot, unit[:, 0].mean(axis=0)):
+        similarity = unit @ unit_vectors(reference)  # (n, T)
+        gain = similarity - similarity[:, :1]
         error = gain.std(axis=0, ddof=1) / np.sqrt(len(gain))
         mean = gain.mean(axis=0)
-        gains.append(np.where((mean >= WORTH) & (mean > SURE * error), mean, 0.0))
+        gains.append(np.where((mean >= MIN_GAIN) & (mean > MIN_ERRORS * error), mean, 0.0))
     return int(np.minimum(*gains).argmax())

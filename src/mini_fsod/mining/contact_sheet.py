@@ -1,6 +1,6 @@
-"""A sheet of mined boxes for eyes: the best and the worst that one class has in the pool.
+"""Contact sheets of mined boxes: the best and the worst that each class has in the pool.
 
-The worst tell more than the best: they stand right above the threshold.
+The worst are more informative than the best: they are just above the threshold.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from mini_fsod.files import write_bytes
 from mini_fsod.fonts import Font, font_for
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.decode import cores, decode
-from mini_fsod.mining.audit import BACKGROUND, DUPLICATE, FALSE, LOOSE, SHOWN, TRUE, Verdict
+from mini_fsod.mining.audit import BACKGROUND, DUPLICATE, FALSE, LOOSE, SHOT, TRUE, Verdict
 from mini_fsod.mining.candidates import Candidates
 
 COLUMNS = 6
 ROWS = 2  # of the best, and as many of the worst
 CELL = 256  # pixels of a crop's side
-FOOT = 54  # below it, for two lines of words
-AROUND = 0.35  # of the box's longer side is shown on each side of it
-SMALLEST = 112  # pixels of the picture in a crop at least: enlarged more, nothing is recognised
+FOOT = 54  # pixels below it, for two lines of text
+MARGIN = 0.35  # shown on each side of the box, in shares of its longer side
+MIN_CROP = 112  # pixels of a crop's side: enlarged more, nothing is recognised
 SIZE = (CELL, CELL + FOOT)
-LARGEST = 2000  # pixels of a picture's longer side as it is read
+MAX_SIDE = 2000  # pixels of an image's longer side as it is decoded
 
 RIGHT_COLOUR: Rgb = (64, 200, 140)
 WRONG_COLOUR: Rgb = (255, 78, 92)
-TWICE_COLOUR: Rgb = (250, 196, 60)
-SHOWN_COLOUR: Rgb = (120, 170, 255)
-WORDS = {TRUE: "right", DUPLICATE: "found twice", FALSE: "wrong", SHOWN: "a shot"}
-COLOURS = {
+DUPLICATE_COLOUR: Rgb = (250, 196, 60)
+SHOT_COLOUR: Rgb = (120, 170, 255)
+KIND_NAMES = {TRUE: "right", DUPLICATE: "found twice", FALSE: "wrong", SHOT: "a shot"}
+KIND_COLOURS = {
     TRUE: RIGHT_COLOUR,
-    DUPLICATE: TWICE_COLOUR,
+    DUPLICATE: DUPLICATE_COLOUR,
     FALSE: WRONG_COLOUR,
-    SHOWN: SHOWN_COLOUR,
+    SHOT: SHOT_COLOUR,
 }
 
 
@@ -63,79 +63,82 @@ def write_sheets(
     labels: LabelMap,
     verdict: Verdict | None = None,
 ) -> list[Path]:
-    """A sheet of each novel class in a folder: `1-bird.png`, `2-bus.png`, ..."""
+    """A sheet of each novel class into a folder: `1-bird.png`, `2-bus.png`, ..."""
 
-    def write(place: int) -> Path:
+    def write(index: int) -> Path:
         content = BytesIO()
-        sheet(data, found, kept, place, labels, verdict).save(content, "PNG")
-        name = "".join(c if c.isalnum() else "-" for c in labels.novel[place].strip())
-        path = folder / f"{place + 1}-{name[:50]}.png"
+        class_sheet(data, found, kept, index, labels, verdict).save(content, "PNG")
+        name = "".join(c if c.isalnum() else "-" for c in labels.novel[index].strip())
+        path = folder / f"{index + 1}-{name[:50]}.png"
         write_bytes(path, content.getvalue())
         return path
 
-    # decoders let go of the lock; they warn of broken EXIF, and the filter is process-wide
+    # decoders release the GIL; they warn of broken EXIF, and the filter is process-wide
     with warnings.catch_warnings(), ThreadPoolExecutor(cores()) as pool:
         warnings.simplefilter("ignore")
         return list(pool.map(write, range(len(labels.novel))))
 
 
-def sheet(
+def class_sheet(
     data: Dataset,
     found: Candidates,
     kept: Bools,
-    place: int,
+    index: int,
     labels: LabelMap,
     verdict: Verdict | None = None,
 ) -> Image.Image:
-    """The best and the worst boxes that novel class `place` has in the pool.
+    """The best and the worst boxes that a novel class has in the pool.
 
-    With the audit's verdict on all candidates, right and wrong ones are told apart. Of a class that
-    has nothing in the pool the best candidates are shown: would a lower threshold help?
+    The audit's verdict on all candidates colours right and wrong ones. A class with nothing in the
+    pool shows its best candidates: would a lower threshold help?
     """
     each = COLUMNS * ROWS
-    all_own = np.flatnonzero(found.label == place)
-    all_own = all_own[np.argsort(-found.score[all_own], kind="stable")]
-    own = all_own[kept[all_own]]
-    title = f"{labels.novel[place]}: {len(own):,} mined"
-    if not len(own):
-        own = all_own[:each]
-        title = f"{labels.novel[place]}: nothing mined; "
-        title += f"best candidates ({len(own)} of {len(all_own):,})" if len(own) else "none found"
+    candidates = np.flatnonzero(found.label == index)
+    candidates = candidates[np.argsort(-found.score[candidates], kind="stable")]
+    rows = candidates[kept[candidates]]
+    title = f"{labels.novel[index]}: {len(rows):,} mined"
+    if not len(rows):
+        rows = candidates[:each]
+        title = f"{labels.novel[index]}: nothing mined; "
+        best = f"best candidates ({len(rows)} of {len(candidates):,})"
+        title += best if len(rows) else "none found"
     legend = []
-    if verdict is not None and len(own):
-        kinds = verdict.kind[own]
-        if (kinds != SHOWN).any():
-            title += f", {(kinds[kinds != SHOWN] == TRUE).mean():.0%} right"
-        legend = [(WORDS[k], COLOURS[k]) for k in WORDS if (kinds == k).any()]
-    ranks = range(1, len(own) + 1)
+    if verdict is not None and len(rows):
+        kinds = verdict.kind[rows]
+        if (kinds != SHOT).any():
+            title += f", {(kinds[kinds != SHOT] == TRUE).mean():.0%} right"
+        legend = [(KIND_NAMES[k], KIND_COLOURS[k]) for k in KIND_NAMES if (kinds == k).any()]
+    ranks = range(1, len(rows) + 1)
     parts = [(title, ranks, legend)]
-    if len(own) > 2 * each:
-        best = (f"{title}; the {each} best", ranks[:each], legend)
-        parts = [best, (f"the {each} worst", ranks[-each:], [])]
+    if len(rows) > 2 * each:
+        parts = [
+            (f"{title}; the {each} best", ranks[:each], legend),
+            (f"the {each} worst", ranks[-each:], []),
+        ]
     grids = []
-    for words, part, entries in parts:
-        cells = [_cell(data, found, own[r - 1], r, labels, verdict) for r in part]
+    for heading, part, entries in parts:
+        cells = [_cell(data, found, rows[r - 1], r, labels, verdict) for r in part]
         # a whole row at least: the title needs the width
         cells += [Image.new("RGB", SIZE, PAPER)] * (COLUMNS - len(cells))
-        grids.append(contact_sheet(cells, COLUMNS, SIZE, words, entries))
-    return _stacked(grids)
+        grids.append(contact_sheet(cells, COLUMNS, SIZE, heading, entries))
+    return _stack(grids)
 
 
 def _cell(
     data: Dataset,
     found: Candidates,
-    own: int,
+    row: int,
     rank: int,
     labels: LabelMap,
     verdict: Verdict | None,
 ) -> Image.Image:
     cell = Image.new("RGB", SIZE, PAPER)
-    kind = None if verdict is None else int(verdict.kind[own])
-    colour = NOVEL_COLOUR if kind is None else COLOURS[kind]
+    kind = None if verdict is None else int(verdict.kind[row])
+    colour = NOVEL_COLOUR if kind is None else KIND_COLOURS[kind]
     canvas = ImageDraw.Draw(cell)
     font = font_for(16, *labels.classes)  # one for all cells
     try:
-        cell.paste(_crop(data, int(found.image[own]), found.xywh[own], colour), (0, 0))
+        cell.paste(_crop(data, int(found.image[row]), found.xywh[row], colour), (0, 0))
     except (PictureError, UserError):
         canvas.rectangle((0, 0, CELL - 1, CELL - 1), fill=WELL)
         middle = (CELL / 2, CELL / 2)
@@ -144,18 +147,18 @@ def _cell(
     number = f"{rank:,}"
     canvas.text((2, line), number, fill=QUIET_TEXT, font=font, anchor="lm")
     left = 2 + font.getlength(f"{number}  ")
-    canvas.text((left, line), f"{found.score[own]:.3f}", fill=TEXT, font=font, anchor="lm")
+    canvas.text((left, line), f"{found.score[row]:.3f}", fill=TEXT, font=font, anchor="lm")
     if verdict is not None:
-        word = _word(verdict, own, labels)
+        word = _kind_name(verdict, row, labels)
         canvas.text((CELL - 3, line), word, fill=colour, font=font, anchor="rm")
-    name = data.path(int(found.image[own])).name
+    name = data.path(int(found.image[row])).name
     small = font_for(14, name)
     canvas.text((2, line + 22), _ending(name, small), fill=QUIET_TEXT, font=small, anchor="lm")
     return cell
 
 
 def _ending(name: str, font: Font) -> str:
-    """A file's name, or its end, in which names differ, where it is wider than a cell."""
+    """A file's name; its end alone, in which names differ, where it is wider than a cell."""
     if font.getlength(name) <= CELL - 4:
         return name
     while font.getlength(f"...{name}") > CELL - 4:
@@ -163,23 +166,23 @@ def _ending(name: str, font: Font) -> str:
     return f"...{name}"
 
 
-def _word(verdict: Verdict, own: int, labels: LabelMap) -> str:
-    """What the box really shows."""
-    if verdict.kind[own] != FALSE:
-        return WORDS[int(verdict.kind[own])]
-    on = int(verdict.on[own])
+def _kind_name(verdict: Verdict, row: int, labels: LabelMap) -> str:
+    """What the box shows, by the annotations."""
+    if verdict.kind[row] != FALSE:
+        return KIND_NAMES[int(verdict.kind[row])]
+    on = int(verdict.on[row])
     return {BACKGROUND: "background", LOOSE: "badly placed"}.get(on) or labels.classes[on]
 
 
 def _crop(data: Dataset, image: int, xywh: Floats, colour: Rgb) -> Image.Image:
-    """A square of the picture around the box, which is drawn."""
+    """A square of the image around the box, with the box drawn on it."""
     path = data.path(image)
     width, height = drawn_size(*picture_size(path), tuple(data.sizes[image].tolist()))
-    picture = Image.fromarray(decode(path, LARGEST, LARGEST, (height, width)))
+    picture = Image.fromarray(decode(path, MAX_SIDE, MAX_SIDE, (height, width)))
     x, y, w, h = (xywh * picture.width / width).tolist()
-    side = max((1 + 2 * AROUND) * max(w, h), SMALLEST)
-    side = min(side, max(picture.size))  # more would only be empty
-    left, top = (  # inside the picture, where it is large enough
+    side = max((1 + 2 * MARGIN) * max(w, h), MIN_CROP)
+    side = min(side, max(picture.size))  # the rest would be empty
+    left, top = (  # inside the image where that is large enough
         min(max(middle - side / 2, 0), extent - side) if side <= extent else (extent - side) / 2
         for middle, extent in ((x + w / 2, picture.width), (y + h / 2, picture.height))
     )
@@ -194,7 +197,7 @@ def _crop(data: Dataset, image: int, xywh: Floats, colour: Rgb) -> Image.Image:
     return draw_boxes(square, [box], [""], [colour])
 
 
-def _stacked(pictures: list[Image.Image]) -> Image.Image:
+def _stack(pictures: list[Image.Image]) -> Image.Image:
     width = max(p.width for p in pictures)
     whole = Image.new("RGB", (width, sum(p.height for p in pictures)), PAPER)
     top = 0

@@ -1,8 +1,9 @@
-"""Candidates cut out of their pictures and seen by themselves: what the discriminator says of them.
+"""How alike crops are: features of boxes cut out of their images (beyond the paper).
 
-Beyond the paper, which reads a map of the whole picture at every proposal. After NMS so few boxes
-are left that their features are kept whole. What is known of the base classes, and what the first
-prototypes have found, then makes a better measure of likeness.
+The paper pools the features of a whole image at every proposal (Eq. 3). Here NMS comes first, and
+each box that is left is cropped and seen alone (docs/decisions/0005). So few boxes are left that
+their features are stored whole; `discriminator.whiten` and `.refine` change how they are compared
+without another scan.
 """
 
 from __future__ import annotations
@@ -18,86 +19,95 @@ from mini_fsod.errors import UserError
 from mini_fsod.mining.calibration import cosine
 
 AXES = 256  # principal axes of the base boxes' features that are kept
-FEATURES = ("candidates", "base", "shots")
-SHRUNK = 0.1  # share of a round scatter in the measured one: few boxes know few directions well
+FEATURES = ("pairs", "base", "shots")
+SHRINKAGE = 0.1  # towards a multiple of the identity: few boxes estimate a covariance badly
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
-    """Features of d numbers, relative to the mean feature of base boxes: float32 numbers, held as
-    float64 to sum them.
+class CropFeatures:
+    """Features of d numbers, relative to the mean feature of base boxes.
+
+    They are float32 numbers, held as float64 for exact sums.
     """
 
-    candidates: Floats  # (n, d) a row for each pair of `Raw`; zeros where nothing could be seen
+    pairs: Floats  # (n, d) a row for each of `Pairs`; zeros where a box has no feature
     base: Floats  # (b, d) of annotated base boxes
     base_label: Ints  # (b,)
     shots: Floats  # (s, d) of the novel shots
-    shots_label: Ints  # (s,) places among the novel classes
-    stretch: Floats  # (C, 3) what makes the boxes of a class most like its shots (`stretch.py`)
+    shots_label: Ints  # (s,) indices of novel classes
+    correction: Floats  # (C, 3) the box correction of each class (`box_correction`)
 
-    def whitened(self) -> Seen:
-        """The same in a space in which the base classes are round."""
-        to = whitening(self.base, self.base_label)
-        seen = (self.candidates @ to, self.base @ to, self.shots @ to)
-        return replace(self, candidates=seen[0], base=seen[1], shots=seen[2])
+    def whitened(self) -> CropFeatures:
+        """The same, whitened by the covariance within base classes."""
+        matrix = whitening(self.base, self.base_label)
+        features = {name: getattr(self, name) @ matrix for name in FEATURES}
+        return replace(self, **features)
 
-    def likeness(self, row: Ints, label: Ints, tau: float = 1.0) -> Floats:
-        """(m,) Eq. 3, clamped at 0: candidates (m,) against the prototypes (Eq. 2) of the shots.
+    def similarity_to_shots(self, row: Ints, label: Ints, tau: float = 1.0) -> Floats:
+        """(m,) Eq. 3, clamped at 0: pairs `row` (m,) against the prototypes (Eq. 2) of the shots.
 
-        label (m,) are places among the novel classes.
+        label (m,) are indices of novel classes; m may be 0.
         """
-        return _likeness(self.candidates[row], label, _means(self.shots, self.shots_label), tau)
+        prototypes = _class_means(self.shots, self.shots_label)
+        return _similarity(self.pairs[row], label, prototypes, tau)
 
-    def refined(self, row: Ints, label: Ints, score: Floats, most: int, tau: float = 1.0) -> Floats:
-        """The same against prototypes of the best `most` candidates of each class.
+    def similarity_to_best(
+        self, row: Ints, label: Ints, score: Floats, count: int, tau: float = 1.0
+    ) -> Floats:
+        """(m,) the same against the mean of the best `count` pairs of each class, by score (m,).
 
-        One shot is one pose and one background. The best candidates of its class are many, and the
-        wrong ones among them are wrong in different ways. Of equal scores the earlier are taken.
+        One shot shows one pose and one background; the best candidates of its class show many, and
+        wrong ones among them are wrong in different ways. Among equal scores earlier pairs win.
         """
-        unit = unit_vectors(self.candidates[row])
+        unit = unit_vectors(self.pairs[row])
         best = np.concatenate(
             [
-                own[np.argsort(-score[own], kind="stable")[:most]]
-                for own in (np.flatnonzero(label == c) for c in np.unique(label))
+                of_class[np.argsort(-score[of_class], kind="stable")[:count]]
+                for of_class in (np.flatnonzero(label == c) for c in np.unique(label))
             ]
             or [np.zeros(0, dtype=np.int64)]
         )
-        return _likeness(unit, label, _means(unit[best], label[best]), tau)
+        return _similarity(unit, label, _class_means(unit[best], label[best]), tau)
 
 
-def principal_axes(features: Tensor, most: int = AXES) -> tuple[Tensor, Tensor]:
+def principal_axes(features: Tensor, count: int = AXES) -> tuple[Tensor, Tensor]:
     """The mean (D,) of features (b, D), and their principal axes (D, d), the largest first.
 
-    d is at most `most`, and less where there are few boxes. No box at all is an error.
+    d is at most `count`, and less where there are few boxes. b = 0 is a UserError.
     """
     if not len(features):
         raise UserError(
-            "The discriminator saw no box of a base class, so that nothing can be compared.",
-            "Leave mine.discriminator_crop out, or mine without a discriminator.",
+            "The discriminator found no box of a base class to compare with.",
+            "Set discriminator.crop to null, or discriminator.weights to none.",
         )
     mean = features.mean(0)
-    away = (features - mean).double()
-    variance, axes = torch.linalg.eigh(away.T @ away / len(away))  # ascending
-    known = int((variance > 1e-9 * variance[-1].clamp(min=1e-30)).sum())
-    d = max(1, min(most, known, len(features) - 1))
+    centred = (features - mean).double()
+    variance, axes = torch.linalg.eigh(centred.T @ centred / len(centred))  # ascending
+    significant = int((variance > 1e-9 * variance[-1].clamp(min=1e-30)).sum())
+    d = max(1, min(count, significant, len(features) - 1))
     return mean, axes[:, -d:].flip(1).to(features.dtype)
 
 
 def whitening(features: Floats, label: Ints) -> Floats:
-    """(d, d) by which features are multiplied so that classes scatter alike in all directions.
+    """(d, d) matrix that whitens features (b, d) by their covariance within classes, label (b,).
 
-    features (b, d), label (b,). Directions in which the boxes of one class differ (pose, light,
-    what stands beside) tell nothing about another class. A class of one box says nothing either.
+    Directions in which boxes of one class differ (pose, light, what stands beside) say little about
+    another class. A class with a single box adds nothing; with b = 0 the result is finite too.
     """
-    away = features - _means(features, label)[label]
-    scatter = away.T @ away / max(1, len(away))
-    round_ = np.eye(len(scatter)) * max(np.trace(scatter) / len(scatter), 1e-12)
-    variance, axes = np.linalg.eigh((1 - SHRUNK) * scatter + SHRUNK * round_)
-    found: Floats = axes / np.sqrt(variance)
-    return found
+    centred = features - _class_means(features, label)[label]
+    covariance = centred.T @ centred / max(1, len(centred))
+    spherical = np.eye(len(covariance)) * max(np.trace(covariance) / len(covariance), 1e-12)
+    variance, axes = np.linalg.eigh((1 - SHRINKAGE) * covariance + SHRINKAGE * spherical)
+    return np.asarray(axes / np.sqrt(variance))
 
 
-def _means(features: Floats, label: Ints) -> Floats:
+def unit_vectors(features: Floats) -> Floats:
+    """(..., D) features scaled to length 1; zero vectors stay zero."""
+    length = np.sqrt((features**2).sum(-1, keepdims=True))
+    return np.asarray(features / np.where(length > 0, length, 1.0))
+
+
+def _class_means(features: Floats, label: Ints) -> Floats:
     """(C, d) the mean feature of each class; zeros for a class without any."""
     classes = int(label.max(initial=-1)) + 1
     total = np.zeros((classes, features.shape[1]))
@@ -105,14 +115,7 @@ def _means(features: Floats, label: Ints) -> Floats:
     return total / np.maximum(np.bincount(label, minlength=classes), 1)[:, None]
 
 
-def _likeness(features: Floats, label: Ints, prototypes: Floats, tau: float) -> Floats:
-    own = prototypes[label]
-    squares = (features**2).sum(1), (own**2).sum(1)
-    return np.maximum(cosine((features * own).sum(1), *squares, tau), 0.0)
-
-
-def unit_vectors(features: Floats) -> Floats:
-    """(..., D) vectors of length 1; those of no length stay so."""
-    length = np.sqrt((features**2).sum(-1, keepdims=True))
-    found: Floats = features / np.where(length > 0, length, 1.0)
-    return found
+def _similarity(features: Floats, label: Ints, prototypes: Floats, tau: float) -> Floats:
+    prototype = prototypes[label]
+    squares = (features**2).sum(1), (prototype**2).sum(1)
+    return np.maximum(cosine((features * prototype).sum(1), *squares, tau), 0.0)

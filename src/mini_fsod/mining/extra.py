@@ -1,193 +1,199 @@
-"""Pictures from elsewhere, without annotations, mined beside the base images (`mine.extra`).
+"""Extra images without annotations, mined beside the training images (`mine.extra`).
 
-They have a population, thresholds, an N and files of their own, in `mine/extra`. Nobody has marked
-base objects there, so where such may be is kept too (`base.json`): it is no background for sure.
+They have candidates, thresholds, an N and files of their own, in the subfolder `extra` of the stage
+`mine`. Nobody has annotated base objects there, so possible ones are stored too (`base.json`): they
+are not safe to use as background.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from mini_fsod import checkpoint, console
+from mini_fsod import console
 from mini_fsod.config.schema import Mine
 from mini_fsod.data.dataset import Boxes, Dataset
 from mini_fsod.data.folder import pictures_below, read_folder, unread_formats
 from mini_fsod.data.pictures import PictureError, picture_sizes
 from mini_fsod.errors import DataError, UserError
-from mini_fsod.eval.inference import detect_all
 from mini_fsod.files import is_file, is_folder, real
 from mini_fsod.labels import LabelMap
-from mini_fsod.loader.schedule import each_once
-from mini_fsod.mining.candidates import Raw, candidates, from_detections
-from mini_fsod.mining.pool_io import read_candidates, read_pool, write_candidates
-from mini_fsod.mining.scan import at_once, once, pairs
-from mini_fsod.online.targets import Extra
-from mini_fsod.runs import folder
-from mini_fsod.runs.base import configured, onto
-from mini_fsod.runs.data import RunData, counted
+from mini_fsod.mining.pool_io import CANDIDATES, POOL, Pool, read_candidates, read_pool
+from mini_fsod.runs.data import RunData
+from mini_fsod.runs.pool import mined_folder
 from mini_fsod.runs.run import Run
 
-EXTRA = folder.EXTRA
-BASE = "base.json"
-NEEDED = (folder.POOL, folder.CANDIDATES, BASE)  # to re-train
-RAW_EXTRA, RAW_BASE = "raw-extra.npz", "raw-extra-base.npz"
+EXTRA = "extra"  # the subfolder, and the key in the figures of the stage
+BASE_OBJECTS = "base.json"
+FILES = (POOL, CANDIDATES, BASE_OBJECTS)  # that re-training needs
 
 
-def ready(own: Mine) -> None:
-    """What is wrong with `mine.extra`, alone and together with other keys."""
-    if own.given is not None:
-        _ready_beside(own.given, own.extra)
+@dataclass(frozen=True, slots=True, eq=False)
+class MinedExtra:
+    """Extra images, of which only what was mined is known."""
+
+    data: Dataset
+    pool: Pool
+    unsure: Boxes  # possible objects of any class
+
+
+def figures_in(folder: Path) -> dict[str, Any]:
+    """The figures of a stage in its folder; none where there are no readable ones."""
+    try:
+        figures = json.loads((folder / "metrics.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return figures if isinstance(figures, dict) else {}
+
+
+def check_extra(own: Mine) -> None:
+    """Raise a UserError where `mine.extra` cannot work, alone or with other keys."""
+    if own.pool is not None:
+        _check_given(own.pool, own.extra)
     elif own.extra is None:
         if own.extra_only:
             raise UserError(
-                "mine.extra_only: there are no pictures from elsewhere.",
-                "Give their folder, mine.extra, or leave mine.extra_only out.",
+                "mine.extra_only is true, but there are no extra images.",
+                "Set mine.extra to their folder, or mine.extra_only to false.",
             )
     elif own.detections is not None:
         raise UserError(
-            f"{own.detections}: another tool's detections are of the training images, and know "
-            f"nothing of the pictures in {own.extra}.",
+            f"mine.detections ({own.detections}) has detections on the training images only, and "
+            f"cannot be used to mine the images of mine.extra ({own.extra}).",
             "Leave mine.detections or mine.extra out.",
         )
     else:
-        _is_there(own.extra)
+        _check_folder(own.extra)
 
 
-def _ready_beside(given: Path, extra: Path | None) -> None:
-    """A pool that is given brings along what was mined elsewhere; the pictures must be there."""
-    told = (folder.metrics(given.parent) or {}).get(EXTRA, {}).get("folder")
-    place = given.parent / EXTRA
-    if told is None and not is_folder(place):
+def _check_given(given: Path, extra: Path | None) -> None:
+    """A given pool comes with its boxes in extra images; the images must be there."""
+    mined = mined_folder(given)
+    known = _images_folder(figures_in(mined))
+    if known is None and not is_folder(mined / EXTRA):
         if extra is not None:
             raise UserError(
-                f"{given}: this pool was mined without pictures from elsewhere.",
-                "Leave mine.extra out, or mine.given: what is given is not mined again.",
+                f"{given}: this pool was mined without extra images.",
+                "Leave mine.extra or mine.pool out: a given pool is not mined again.",
             )
         return
-    _are_there(place, "Copy it from where the pool was mined, or leave mine.given out.")
-    if extra is None and told is None:
+    check_extra_files(
+        mined / EXTRA, "Copy it from where the pool was mined, or leave mine.pool out."
+    )
+    if extra is None and known is None:
         raise UserError(
-            f"{place}: nothing says which pictures this was mined from.",
-            "Give their folder: mine.extra.",
+            f"{mined / EXTRA}: the folder of the extra images is not known.",
+            "Set mine.extra to it.",
         )
-    _is_there(extra or Path(told))
+    _check_folder(extra or Path(str(known)))
 
 
-def _is_there(pictures: Path) -> None:
-    if not is_folder(pictures):
-        raise UserError(f"{pictures}: there is no such folder of pictures.", "Check mine.extra.")
+def _images_folder(figures: dict[str, Any]) -> str | None:
+    """The folder of the extra images, by the figures of the stage `mine`."""
+    about = figures.get(EXTRA)
+    return about.get("folder") if isinstance(about, dict) else None
 
 
-def _are_there(place: Path, fix: str) -> None:
-    for name in NEEDED:
-        if not is_file(place / name):
-            raise UserError(f"{place / name}: it is not there.", fix)
+def _check_folder(images: Path) -> None:
+    if not is_folder(images):
+        raise UserError(f"{images}: there is no such folder.", "Check mine.extra.")
 
 
-def extra_images(material: RunData, pictures: Path) -> Dataset:
-    """The pictures of a folder that are not the data's own, with the classes of the run.
+def check_extra_files(folder: Path, fix: str) -> None:
+    for name in FILES:
+        if not is_file(folder / name):
+            raise UserError(f"{folder / name}: the file is missing.", fix)
 
-    Annotations that may lie there are not read. Its notes say what was left out.
+
+def extra_images(run_data: RunData, images: Path, files: Collection[str] | None = None) -> Dataset:
+    """The images of a folder that are not the data's own, with the classes of the run.
+
+    Annotations in the folder are not read. The notes of the result say what was left out. With
+    `files`, the names of images that a scan found readable, it is exactly these.
     """
-    _is_there(pictures)
-    found, problems = read_folder(pictures)
+    _check_folder(images)
+    found, problems = read_folder(images)
     if problems:
         raise DataError(problems)
+    if files is not None:
+        return _like_mined(found.select(_indices(images, found, files)), run_data.mined)
     unread: list[str] = []
-    pictures_below(pictures, problems.append, unread.append)
+    pictures_below(images, problems.append, unread.append)
     kinds = unread_formats(unread)
-    whole, data = material.data, material.mined
+    whole = run_data.whole
     ours = {real(whole.path(i)) for i in range(len(whole))}  # the test images, above all
     new = [i for i in range(len(found)) if real(found.path(i)) not in ours]
-    torn = _torn(tuple(found.path(i) for i in new))
-    sound = [i for i in new if found.path(i) not in torn]
+    damaged = _damaged(tuple(found.path(i) for i in new))
+    sound = [i for i in new if found.path(i) not in damaged]
     if not sound:
-        why = "; ".join(("there is no picture in it", *kinds))
+        why = "; ".join(("there is no image in it", *kinds))
         if new:
-            why = "none of its pictures can be read"
+            why = "none of its images can be read"
         elif len(found):
-            why = "all of its pictures are in the data set"
-        raise UserError(f"{pictures}: nothing to mine, {why}.", "Check mine.extra.")
-    notes = [f"{pictures}: {kind}" for kind in kinds]
+            why = "all of its images are in the data set"
+        raise UserError(f"{images}: no image to mine: {why}.", "Check mine.extra.")
+    notes = [f"{images}: {kind}" for kind in kinds]
     if len(new) < len(found):
-        known = console.count(len(found) - len(new), "picture")
-        notes.append(f"{pictures}: {known} of the data itself left out")
-    if torn:
-        count = console.count(len(torn), "picture")
-        notes.append(f"{pictures}: {count} that cannot be read left out: {min(torn).name} ...")
-    return replace(
-        found.select(sound),
-        kind=data.kind,  # which decides how classes are numbered in files
-        classes=data.classes,
-        category_ids=data.category_ids,
-        notes=tuple(notes),
-    )
+        known = console.count(len(found) - len(new), "image")
+        notes.append(f"{images}: {known} of the data set left out")
+    if damaged:
+        count = console.count(len(damaged), "unreadable image")
+        notes.append(f"{images}: {count} left out: {min(damaged).name} ...")
+    return replace(_like_mined(found.select(sound), run_data.mined), notes=tuple(notes))
 
 
-@lru_cache(maxsize=1)  # asked before mining, by it, and by re-training
-def _torn(paths: tuple[Path, ...]) -> set[Path]:
-    """Pictures that cannot be read: of thousands from anywhere some are always broken."""
-    with console.progress("looking at pictures", len(paths)) as told:
-        seen = picture_sizes(paths, decode=True, progress=told)
-    return {path for path, s in zip(paths, seen, strict=True) if isinstance(s, PictureError)}
+def _like_mined(found: Dataset, data: Dataset) -> Dataset:
+    """With the classes of the data set, and its kind, which decides how they are numbered."""
+    return replace(found, kind=data.kind, classes=data.classes, category_ids=data.category_ids)
 
 
-def scan_extra(run: Run, miner: Path, place: Path) -> tuple[Dataset, Raw]:
-    """The pictures of `mine.extra` and their pairs; `base.json` is written."""
-    assert run.config.mine.extra is not None  # the stage asks
-    extra, labels = extra_images(run.material, run.config.mine.extra), run.material.labels
-    for line in (
-        f"{extra.root}: {console.count(len(extra), 'picture')} from elsewhere",
-        *extra.notes,
-    ):
-        console.note(line)
-    raw = pairs(run, extra, miner, RAW_EXTRA)
-    base = once(run, extra, miner, lambda: base_objects(run, extra, miner), RAW_BASE)
-    found = candidates(base, run.config.mine.cut)
-    write_candidates(place / BASE, found, extra, _base_sought(labels))
-    return extra, raw
+def _indices(images: Path, found: Dataset, files: Collection[str]) -> list[int]:
+    index = {file: i for i, file in enumerate(found.files)}
+    gone = [file for file in files if file not in index]
+    if gone:
+        raise UserError(
+            f"{images}: {console.count(len(gone), 'image')} of the scan missing: {gone[0]} ...",
+            "Put the images back, or give the folder another name: it is then scanned anew.",
+        )
+    return [index[file] for file in files]
 
 
-def _base_sought(labels: LabelMap) -> LabelMap:
-    """Files of candidates are of the second part of a label map: here base classes are sought."""
+@lru_cache(maxsize=1)  # checked before mining, by it, and by re-training
+def _damaged(paths: tuple[Path, ...]) -> set[Path]:
+    """Images that cannot be read: of thousands from anywhere some always are."""
+    with console.progress("checking images", len(paths)) as progress:
+        looks = picture_sizes(paths, decode=True, progress=progress)
+    return {path for path, s in zip(paths, looks, strict=True) if isinstance(s, PictureError)}
+
+
+def base_labels(labels: LabelMap) -> LabelMap:
+    """For `base.json`: files of candidates hold the second part of a label map."""
     return LabelMap(labels.novel, labels.base)
 
 
-def base_objects(run: Run, data: Dataset, miner: Path) -> Raw:
-    """What may be base objects: detections above the cut, in the place of novel pairs."""
-    own, views, labels = run.config.mine, run.config.views, run.material.labels
-    saved = checkpoint.load(miner, run.config.detector.weights)
-    settings = configured(saved.detector.settings, run.config)
-    saved.detector.settings = replace(settings, test=replace(settings.test, score_cut=own.cut))
-    detector = onto(saved.detector, run.device)
-    batches, sizes = run.material.batches(data)
-    plans = each_once(sizes, at_once(run), views.test, views.long)
-    bf16 = run.bf16(run.config.transfer)
-    with console.progress("scanning for base objects", len(plans)) as told:
-        found = detect_all(detector, counted(batches, told), plans, run.device, bf16)
-    return from_detections(found, labels.classes, labels.base, own.cut)
-
-
-def read_extra(run: Run) -> Extra | None:
-    """What the stage has left of pictures from elsewhere; None where there were none."""
-    told = (folder.metrics(run.out / "mine") or {}).get(EXTRA)
-    if told is None:
+def read_extra(run: Run) -> MinedExtra | None:
+    """What was mined in extra images, with the run's own pool; None without `mine.extra`."""
+    mined, labels = run.folder("mine"), run.data.labels
+    images = _images_folder(figures_in(mined))
+    if images is None:
         return None
-    place, labels = run.out / "mine" / EXTRA, run.material.labels
-    _are_there(place, "Repeat with --from mine.")
-    extra = extra_images(run.material, Path(told["folder"]))
-    pool = read_pool(place / folder.POOL, extra, labels)
+    folder = mined / EXTRA
+    check_extra_files(folder, f"Remove the folder {mined} and run again.")
+    extra = extra_images(run.data, Path(images))
+    pool = read_pool(run.extra_pool, extra, labels)
     for line in pool.notes:
         console.note(line)
-    novel = read_candidates(place / folder.CANDIDATES, extra, labels)
-    base = read_candidates(place / BASE, extra, _base_sought(labels))
+    novel = read_candidates(folder / CANDIDATES, extra, labels)
+    base = read_candidates(folder / BASE_OBJECTS, extra, base_labels(labels))
     unsure = Boxes.of(
         np.concatenate([novel.image, base.image]),
         np.concatenate([novel.xywh, base.xywh]),
         np.concatenate([novel.label + len(labels.base), base.label]),
     )
-    return Extra(extra, pool, unsure)
+    return MinedExtra(extra, pool, unsure)

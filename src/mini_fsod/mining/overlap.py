@@ -1,4 +1,4 @@
-"""Overlaps and NMS of boxes of many images at once: arrays alone, no loop over images."""
+"""Overlaps and NMS of boxes of many images at once, without a loop over images."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import numpy as np
 
 from mini_fsod.data.dataset import Bools, Floats, Ints
 
-NESTED = 0.7  # so much of the smaller of two boxes in the other: a part, or a group
+NESTED = 0.7  # share of the smaller box inside the other, above which it counts as nested
 
 
 def iou(a: Floats, b: Floats) -> Floats:
     """(n,) IoU of boxes (n, 4) x, y, width, height, pair by pair; 0 for two boxes without area."""
-    common = shared(a, b)
+    common = intersection(a, b)
     return _share(common, a[:, 2] * a[:, 3] + b[:, 2] * b[:, 3] - common)
 
 
 def nesting(a: Floats, b: Floats) -> Floats:
-    """(n,) how much of the smaller box of each pair lies in the other; 0 where it has no area."""
-    return _share(shared(a, b), np.minimum(a[:, 2] * a[:, 3], b[:, 2] * b[:, 3]))
+    """(n,) share of the smaller box of each pair that lies in the other; 0 where it has no area."""
+    return _share(intersection(a, b), np.minimum(a[:, 2] * a[:, 3], b[:, 2] * b[:, 3]))
 
 
-def shared(a: Floats, b: Floats) -> Floats:
-    """(n,) the area that boxes (n, 4) have in common, pair by pair."""
+def intersection(a: Floats, b: Floats) -> Floats:
+    """(n,) the area of the intersection of boxes (n, 4), pair by pair."""
     width = np.minimum(a[:, 0] + a[:, 2], b[:, 0] + b[:, 2]) - np.maximum(a[:, 0], b[:, 0])
     height = np.minimum(a[:, 1] + a[:, 3], b[:, 1] + b[:, 3]) - np.maximum(a[:, 1], b[:, 1])
     return np.asarray(np.maximum(width, 0.0) * np.maximum(height, 0.0))
@@ -34,9 +34,10 @@ def _share(part: Floats, whole: Floats) -> Floats:
 
 
 def pairs_within(a: Ints, b: Ints) -> tuple[Ints, Ints]:
-    """Indices into a (n,) and into b (m,) of every pair with the same value: ordered by a, then b.
+    """Indices into a (n,) and into b (m,) of every pair with the same value, ordered by a, then b.
 
-    Values are those of images, or of images and classes. Nothing needs to be sorted.
+    Values stand for images, or for images and classes. Neither needs to be sorted; both may be
+    empty.
     """
     order = np.argsort(b, kind="stable")
     ordered = b[order]
@@ -52,25 +53,25 @@ def greedy_nms(
     xywh: Floats,
     group: Ints,
     threshold: float,
-    most: int,
+    per_group: int,
     overlap: Callable[[Floats, Floats], Floats] = iou,
 ) -> Bools:
-    """(n,) which boxes survive NMS within their group: exact, at most `most` of a group.
+    """(n,) which boxes survive NMS within their group: exact, at most `per_group` of a group.
 
-    Boxes (n, 4) are sorted by group, and within a group best first. In a round every group keeps
-    its best box and loses those that overlap it by more than the threshold: as many rounds as the
-    fullest group keeps boxes, each over fewer boxes than the one before.
+    Boxes (n, 4) are sorted by group, and within a group best first; n may be 0. In each round every
+    group keeps its best box and drops those that overlap it by more than the threshold. There are
+    as many rounds as the largest group keeps boxes, each over fewer boxes than the one before.
     """
     kept = np.zeros(len(xywh), dtype=np.bool_)
-    left, box, own = np.arange(len(xywh)), xywh, group
-    for _ in range(most):
+    left, boxes, groups = np.arange(len(xywh)), xywh, group
+    for _ in range(per_group):
         if not len(left):
             break
-        is_head = np.ones(len(left), dtype=np.bool_)
-        is_head[1:] = own[1:] != own[:-1]
-        kept[left[is_head]] = True
-        head = np.flatnonzero(is_head)[np.cumsum(is_head) - 1]
-        stays = overlap(box, box[head]) <= threshold
-        stays[is_head] = False
-        left, box, own = left[stays], box[stays], own[stays]
+        is_best = np.ones(len(left), dtype=np.bool_)
+        is_best[1:] = groups[1:] != groups[:-1]
+        kept[left[is_best]] = True
+        best = np.flatnonzero(is_best)[np.cumsum(is_best) - 1]
+        stays = overlap(boxes, boxes[best]) <= threshold
+        stays[is_best] = False
+        left, boxes, groups = left[stays], boxes[stays], groups[stays]
     return kept

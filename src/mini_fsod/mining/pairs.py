@@ -1,243 +1,158 @@
-"""The few-shot detector over the base images: every pair of a proposal and a novel class above the
-cut (Eq. 1), and what the discriminator says of the proposal (Eq. 3).
+"""What a scan finds: pairs of a proposal and a novel class above the score threshold.
 
-Batches are sent off one after another, and what they found is fetched many batches at a time. A
-batch with more proposals above the cut than there was room for is done again with room for all.
+They are stored in the folder of the stage `scan`, so that other settings of the stage `mine` take
+seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+import io
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
+import numpy.typing as npt
 
-from mini_fsod.cuda_graph import Captured
-from mini_fsod.data.dataset import Boxes, Ints
-from mini_fsod.detector.boxes import gather_rows
-from mini_fsod.detector.model import Detector
-from mini_fsod.discriminator.features import Discriminator
-from mini_fsod.loader.resident import Batch, to_canvas, to_picture
-from mini_fsod.loader.schedule import Plan, fit, up_to_stride
-from mini_fsod.mining.calibration import products
-from mini_fsod.mining.candidates import Dots, Raw
+from mini_fsod.data.dataset import Ints
+from mini_fsod.errors import UserError
+from mini_fsod.eval.detections import DatasetDetections
+from mini_fsod.files import open_regular, write_bytes
+from mini_fsod.mining.calibration import DotProducts, Singles
+from mini_fsod.mining.crop_similarity import FEATURES, CropFeatures
 
-ROOM = 128  # proposals an image that have a novel score above the cut; hardly any has more
-# Batches between two waits for the device. Until then all room is held: 20 KB an image of VOC,
-# 74 KB of COCO, whose 117,264 images would take 8.7 GB.
-FETCHED = 64
-
-Part = tuple[Tensor, Tensor, Tensor, Tensor]  # image, scores, boxes, products: `_kept`
-Batches = Callable[[Iterable[Plan]], Iterator[Batch]]
+FORMAT = 5  # of the npz file
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Judge:
-    """A discriminator with what it compares to: prototypes (C, D), the mean of base boxes (D,).
+class Pairs:
+    """n pairs of a proposal and a novel class whose detector score is above `mine.min_score`.
 
-    `plans` show it the pictures at its own size, batch for batch the scan's.
+    In any order; n may be 0. Scores and boxes are single precision, as detectors give them.
     """
 
-    discriminator: Discriminator
-    prototypes: Tensor
-    mean: Tensor
-    plans: Sequence[Plan]
+    image: npt.NDArray[np.int32]  # (n,) index of the image in the data set
+    label: npt.NDArray[np.int32]  # (n,) index among the novel classes
+    score: Singles  # (n,) the detector's
+    xywh: Singles  # (n, 4) the detector's box for that class, in the image's own pixels
+    proposal: Ints  # (n,) row of `products`; pairs of one proposal share it
+    products: DotProducts | None = None  # with a discriminator that pools features of the image
+    crops: CropFeatures | None = None  # with one that looks at crops: after NMS, a row per pair
+    files: tuple[str, ...] = ()  # names of the images that were scanned
 
+    def __len__(self) -> int:
+        return len(self.image)
 
-class Scanned(NamedTuple):
-    """Of b images the R proposals with the highest novel score, and N novel classes."""
-
-    scores: Tensor  # (b, R, N) of the detector; 0 where not above the cut
-    boxes: Tensor  # (b, R, N, 4) final boxes on the canvas
-    proposals: Tensor  # (b, R, 4) on the canvas
-    all_there: Tensor  # (b,) bool: R was enough, and so were all fixed sizes before
-
-
-def scan(
-    detector: Detector,
-    batches: Batches,
-    plans: Sequence[Plan],
-    base_classes: int,
-    cut: float,
-    device: torch.device,
-    bf16: bool,
-    judge: Judge | None = None,
-) -> Raw:
-    """All pairs of the plans' images (`feed.batches.each_once`), boxes in the pictures' pixels."""
-    detector.eval()
-
-    def look(images: Tensor, sizes: Tensor, exact: bool = False) -> Scanned:
-        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-            return pairs_above(detector, images, sizes, base_classes, cut, exact)
-
-    def shown(numbers: Sequence[int]) -> Iterator[tuple[Batch, Batch | None]]:
-        pictures = batches([plans[n] for n in numbers])
-        if judge is None:
-            return ((batch, None) for batch in pictures)
-        return zip(pictures, batches([judge.plans[n] for n in numbers]), strict=True)
-
-    captured = Captured(look, device)
-    features = None if judge is None else Captured(_products(judge), device)
-    found: list[tuple[Tensor, ...]] = []
-    again: list[int] = []
-    parts: list[Part] = []
-    sure: list[Tensor] = []
-    for n, (batch, other) in enumerate(shown(range(len(plans))), start=1):
-        seen = captured(batch.images, batch.sizes)
-        parts.append(_kept(seen, batch, other, features))
-        sure.append(seen.all_there[: batch.plan.count].all())
-        if n % FETCHED == 0 or n == len(plans):
-            whole = torch.stack(sure).tolist()  # waits
-            again += [n - len(whole) + k for k, fine in enumerate(whole) if not fine]
-            if any(whole):
-                found.append(_pairs([p for p, fine in zip(parts, whole, strict=True) if fine]))
-            parts, sure = [], []
-    slowly = None if judge is None else _products(judge)
-    for batch, other in shown(again):
-        seen = look(batch.images, batch.sizes, exact=True)
-        found.append(_pairs([_kept(seen, batch, other, slowly)]))
-    return _raw(found, cut, judge)
-
-
-@torch.no_grad()
-def pairs_above(
-    detector: Detector,
-    images: Tensor,
-    sizes: Tensor,
-    base_classes: int,
-    cut: float,
-    exact: bool = False,
-) -> Scanned:
-    """The proposals of a batch with a novel score above the cut, best first; exact: room for all.
-
-    Novel scores are those of the softmax over all classes, base ones and the background.
-    """
-    found = detector.infer(images, sizes, exact=exact)
-    novel = found.scores[..., base_classes:]
-    above = (novel > cut) & found.proposals.valid[..., None]  # (B, P, N)
-    best = torch.where(above, novel, 0.0).amax(-1)  # (B, P)
-    room = best.shape[1] if exact else min(ROOM, best.shape[1])
-    rows = best.topk(room).indices
-    scores = torch.where(above, novel, 0.0)
-    enough = (best > 0).sum(1) <= room
-    return Scanned(
-        gather_rows(scores, rows),
-        found.boxes[:, :, base_classes:].gather(
-            1, rows[..., None, None].expand(-1, -1, novel.shape[2], 4)
-        ),
-        gather_rows(found.proposals.boxes, rows),
-        enough & found.proposals.settled,
-    )
-
-
-def _kept(
-    found: Scanned, batch: Batch, other: Batch | None, features: Callable[..., Tensor] | None
-) -> Part:
-    """(b,) images, (b, R, N) scores, (b, R, N, 4) boxes and (b, R, N + 2) products of the images
-    that are meant; boxes in the pictures' pixels. Copies: recorded results are written over.
-    """
-    b, room, novel = found.scores.shape
-    boxes = to_picture(found.boxes.flatten(1, 2), batch).view(b, room, novel, 4)
-    dots = found.scores.new_zeros(b, room, 0)
-    if features is not None and other is not None:
-        own = to_picture(found.proposals, batch)
-        placed, _ = to_canvas(own, other.scale, other.shift, other.flip, other.sizes)
-        dots = features(other.images, other.sizes, placed, (found.scores > 0).any(-1))
-    count = batch.plan.count
-    index, scores, boxes, dots = (
-        t[:count].clone() for t in (batch.image_index, found.scores, boxes, dots)
-    )
-    return index, scores, boxes, dots
-
-
-def _products(judge: Judge) -> Callable[..., Tensor]:
-    """What cosines are made of (b, R, N + 2), for boxes (b, R, 4) on the discriminator's canvas."""
-
-    def of(images: Tensor, sizes: Tensor, boxes: Tensor, valid: Tensor) -> Tensor:
-        found = judge.discriminator.features(images, sizes, boxes, valid)
-        flat = products(found.flatten(0, 1), judge.prototypes, judge.mean)
-        return flat.view(*found.shape[:2], -1)
-
-    return of
-
-
-@torch.no_grad()
-def box_features(
-    discriminator: Discriminator, batches: Batches, plans: Sequence[Plan]
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batch by batch: (S,) indices of annotated boxes of the plans' images, their features (S, D).
-
-    A box outside its picture, or one without area, is left out.
-    """
-    for batch in batches(plans):
-        meant = batch.targets.valid.clone()
-        meant[batch.plan.count :] = False
-        found = discriminator.features(batch.images, batch.sizes, batch.targets.boxes, meant)
-        yield batch.box_index[meant], found[meant]
-
-
-def judged(raw: Raw, boxes: Boxes, judge: Judge, batches: Batches) -> Raw:
-    """Another tool's pairs, each its own proposal, with what the discriminator says of them.
-
-    `boxes` are the pairs as boxes of their images (`record`: which pair), `batches` show those. A
-    pair without a feature (`box_features`) has cosine 0.
-    """
-    rows = np.zeros((len(raw), len(judge.prototypes) + 2))
-    for box, features in box_features(judge.discriminator, batches, judge.plans):
-        found = products(features, judge.prototypes, judge.mean)
-        rows[boxes.record[box.cpu().numpy()]] = found.cpu().numpy()
-    return replace(raw, dots=_dots(rows, judge))
-
-
-def _pairs(parts: Sequence[Part]) -> tuple[Tensor, ...]:
-    """The n pairs of some batches, on the host: image, class, score, box, the place of the proposal
-    among the m that have one, and the products (m, N + 2) of these.
-    """
-    index, scores, boxes, dots = (torch.cat(column) for column in zip(*parts, strict=True))
-    b, r, c = (scores > 0).nonzero().unbind(1)
-    used, proposal = torch.unique(b * scores.shape[1] + r, return_inverse=True)
-    columns = (index[b], c, scores[b, r, c], boxes[b, r, c], proposal, dots.flatten(0, 1)[used])
-    return tuple(column.cpu() for column in columns)
-
-
-def _raw(found: Sequence[tuple[Tensor, ...]], cut: float, judge: Judge | None) -> Raw:
-    image, label, score, xyxy, place, rows = (
-        torch.cat(c).numpy() for c in zip(*found, strict=True)
-    )
-    # places are counted anew in every part
-    many = [len(part[5]) for part in found]
-    proposal = place + np.repeat(np.cumsum(many) - many, [len(part[4]) for part in found])
-    xywh = np.concatenate([xyxy[:, :2], xyxy[:, 2:] - xyxy[:, :2]], 1)
-    dots = None if judge is None else _dots(rows, judge)
-    return Raw.of(image, label, score, xywh, proposal, cut, dots)
-
-
-def _dots(rows: Any, judge: Judge) -> Dots:
-    table = products(judge.prototypes, judge.prototypes, judge.mean).cpu().numpy()
-    centre = products(judge.mean[None], judge.prototypes, judge.mean).cpu().numpy()
-    return Dots.of(rows, table, centre)
-
-
-def at_other_size(plans: Sequence[Plan], own: Ints, short: int, long: int) -> list[Plan]:
-    """The same images in the same batches at another short side, for the discriminator.
-
-    `own` (I, 2) are the pictures' heights and widths. Batches that shared a canvas share one again.
-    """
-    needs: dict[tuple[int, int], Ints] = {}
-    for plan in plans:
-        need = up_to_stride(fit(own[plan.images], short, long).max(0))
-        needs[plan.canvas] = np.maximum(needs.get(plan.canvas, need), need)
-    others = []
-    for plan in plans:
-        sizes = fit(own[plan.images], short, long)
-        height, width = needs[plan.canvas].tolist()
-        moved = np.zeros_like(sizes)
-        others.append(
-            replace(
-                plan, canvas=(height, width), short=short, sizes=sizes, scaled=sizes, shift=moved
-            )
+    @classmethod
+    def of(cls, image: Any, label: Any, score: Any, xywh: Any, proposal: Any) -> Pairs:
+        """From columns of any numeric type."""
+        return cls(
+            np.asarray(image, dtype=np.int32),
+            np.asarray(label, dtype=np.int32),
+            np.asarray(score, dtype=np.float32),
+            np.asarray(xywh, dtype=np.float32).reshape(-1, 4),
+            np.asarray(proposal, dtype=np.int64),
         )
-    return others
+
+    def save(self, path: Path) -> None:
+        """Write an npz file, whole or not at all."""
+        columns = {name: getattr(self, name) for name in _COLUMNS}
+        if self.products is not None:
+            names = DotProducts.__slots__
+            columns |= {f"products_{name}": getattr(self.products, name) for name in names}
+        if self.crops is not None:
+            for name in CropFeatures.__slots__:
+                values = getattr(self.crops, name)
+                # float32 is what the network gave: nothing is lost
+                values = values.astype(np.float32) if name in FEATURES else values
+                columns[f"crops_{name}"] = values
+        content = io.BytesIO()
+        np.savez(content, format=FORMAT, files=np.array(self.files, dtype=np.str_), **columns)
+        write_bytes(path, content.getvalue())
+
+    @classmethod
+    def load(cls, path: Path) -> Pairs:
+        """Read what `save` wrote. A damaged file, or one of another version, is a UserError."""
+        try:
+            with open_regular(path) as file, np.load(file, allow_pickle=False) as stored:
+                columns = {name: stored[name] for name in stored.files}
+            if columns.pop("format") != FORMAT:
+                raise ValueError("written by another version of mini")
+            own = {name: columns.pop(f"products_{name}", None) for name in DotProducts.__slots__}
+            products = None if own["square"] is None else DotProducts(**own)
+            seen = {name: columns.pop(f"crops_{name}", None) for name in CropFeatures.__slots__}
+            crops = None
+            if seen["pairs"] is not None:
+                # summed in float64, as before the file
+                wide = {name: seen[name].astype(np.float64) for name in FEATURES}
+                crops = CropFeatures(**seen | wide)
+            files = tuple(columns.pop("files").tolist())
+            pairs = cls(**columns, products=products, crops=crops, files=files)
+            _check(pairs)
+        except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile, EOFError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise UserError(
+                f"{path}: not the result of a scan ({why}).",
+                f"Remove the folder {path.parent} and run again: it is scanned anew.",
+            ) from None
+        return pairs
+
+
+_COLUMNS = tuple(name for name in Pairs.__slots__ if name not in ("products", "crops", "files"))
+
+
+def _check(pairs: Pairs) -> None:
+    """ValueError where columns do not belong together."""
+    n = len(pairs.image)
+    shapes: list[tuple[npt.NDArray[Any], tuple[int, ...]]] = [
+        (pairs.image, (n,)),
+        (pairs.label, (n,)),
+        (pairs.score, (n,)),
+        (pairs.xywh, (n, 4)),
+        (pairs.proposal, (n,)),
+    ]
+    products = pairs.products
+    if products is not None:
+        m, c = products.prototype.shape
+        shapes += [(products.square, (m,)), (products.prototype_square, (c,))]
+        if n and not (pairs.proposal.max() < m and pairs.label.max() < c):
+            raise ValueError("pairs of unknown proposals or classes")
+    crops = pairs.crops
+    if crops is not None:
+        d = crops.pairs.shape[-1]
+        shapes += [(crops.pairs, (n, d)), (crops.base, (len(crops.base_label), d))]
+        shapes += [(crops.shots, (len(crops.shots_label), d))]
+        shapes += [(crops.correction, (len(crops.correction), 3))]
+        known = min(crops.shots_label.max(initial=-1), len(crops.correction) - 1)
+        if n and pairs.label.max() > known:
+            raise ValueError("pairs of unknown classes")
+    for values, shape in shapes:
+        if values.shape != shape:
+            raise ValueError(f"columns of different lengths: {values.shape} and {shape}")
+        if not np.isfinite(values).all():
+            raise ValueError("numbers that are not finite")
+    if n and min(pairs.image.min(), pairs.label.min(), pairs.proposal.min()) < 0:
+        raise ValueError("negative indices")
+
+
+def pairs_from_detections(
+    found: DatasetDetections, classes: tuple[str, ...], novel: tuple[str, ...], min_score: float
+) -> Pairs:
+    """Detections as pairs: those of the classes `novel` above the score threshold.
+
+    `classes` are the data set's, to which labels of detections point. Each detection is its own
+    proposal. Zero detections give zero pairs; scores beyond 0 to 1 are a UserError.
+    """
+    if len(found) and not 0 <= found.score.min() <= found.score.max() <= 1:
+        low, high = float(found.score.min()), float(found.score.max())
+        raise UserError(
+            f"The detections have scores of {low:g} to {high:g}, not from 0 to 1.",
+            "Rescale the scores to [0, 1]: mine.min_score and the calibration need that.",
+        )
+    index = np.array([novel.index(c) if c in novel else -1 for c in classes], dtype=np.int32)
+    label = index[found.label] if len(found) else found.label
+    kept = np.flatnonzero((label >= 0) & (found.score.astype(np.float32) > min_score))
+    return Pairs.of(
+        found.image[kept], label[kept], found.score[kept], found.xywh[kept], np.arange(len(kept))
+    )

@@ -1,9 +1,9 @@
-"""What mining leaves behind for people and other tools, and a pool that comes back from them.
+"""The files of mining, for people and annotation tools, and a pool that comes back from them.
 
-COCO in both directions. What the tools ask for, read at their sources: CVAT wants whole numbers as
-ids, a `segmentation` with every box and no category 0; Label Studio a `score` and the pictures'
-sizes; FiftyOne takes all of it, scores as confidence. They give back other ids: what stays the
-same is a picture's name and a class's.
+COCO in both directions. What the tools need, by their source code: CVAT wants integer ids, a
+`segmentation` with every box and no category 0; Label Studio a `score` and the image sizes;
+FiftyOne takes all of it, with scores as confidence. They return other ids, but the same names of
+images and classes.
 """
 
 from __future__ import annotations
@@ -30,30 +30,31 @@ from mini_fsod.loader.cache import image_sizes
 from mini_fsod.mining.candidates import Candidates
 from mini_fsod.mining.thresholds import Threshold
 
-DIGITS = 8  # of boxes and cosines; scores are written whole, so that thresholds can be checked
+POOL, CANDIDATES = "pool.json", "candidates.json"
+THRESHOLDS, AUDIT = "thresholds.json", "audit.json"
+DIGITS = 8  # of boxes and cosines; scores are exact, so that thresholds can be checked
 
-# of a file that a tool wrote: what boxes and names do not depend on
+# problems of a tool's file that concern neither boxes nor names
 HARMLESS = {"size-missing", "size-wrong", "area-wrong", "record-duplicate"}
-UPLOADED = re.compile(r"^[0-9a-f]{8}-")  # Label Studio's, before the names of uploaded pictures
-REVIEWED = 1.0  # the score of a box that comes back without one: somebody has looked at it
+UPLOADED = re.compile(r"^[0-9a-f]{8}-")  # Label Studio puts it before names of uploaded images
+REVIEWED = 1.0  # score of a box that comes back without one: a person has looked at it
 
 HOW_TO_OPEN = {
-    "pictures": "file_name is relative to the folder of the data set (DATA below)",
+    "images": "file_name is relative to the folder of the data set (DATA below)",
     "FiftyOne": "fiftyone.Dataset.from_dir(dataset_type=fiftyone.types.COCODetectionDataset, "
     "data_path=DATA, labels_path='pool.json')",
-    "CVAT": "a task with the pictures, and the novel classes as labels; upload annotations, "
-    "COCO 1.0",
+    "CVAT": "a task with the images, and the novel classes as labels; upload annotations, COCO 1.0",
     "Label Studio": "label-studio-converter import coco -i pool.json -o tasks.json "
     "--out-type predictions",
 }
 
 
 def write_candidates(path: Path, found: Candidates, data: Dataset, labels: LabelMap) -> None:
-    """`candidates.json`: COCO results, a line a candidate, the whole population and nothing else.
+    """`candidates.json`: COCO results, all candidates, one per line.
 
-    `data` knows all classes of the label map, with the numbers they have in its file.
+    `data` has all classes of the label map.
     """
-    images, categories = _numbers(data, labels)
+    images, categories = _ids(data, labels)
     rows = zip(
         found.image.tolist(),
         found.label.tolist(),
@@ -84,20 +85,20 @@ def write_candidates(path: Path, found: Candidates, data: Dataset, labels: Label
     write_bytes(path, f"[{text}]\n".encode())
 
 
-def write_thresholds(path: Path, cut: float, table: Mapping[str, Threshold]) -> None:
-    """`thresholds.json`: what decided about each class."""
-    write_json(path, {"cut": cut, "classes": {name: t.to_json() for name, t in table.items()}})
+def write_thresholds(path: Path, min_score: float, table: Mapping[str, Threshold]) -> None:
+    """`thresholds.json`: how the boxes of each class were chosen."""
+    classes = {name: threshold.to_json() for name, threshold in table.items()}
+    write_json(path, {"min_score": min_score, "classes": classes})
 
 
 def write_pool(path: Path, pool: Candidates, data: Dataset, labels: LabelMap) -> None:
     """`pool.json`: a COCO file of all images that were mined, with the boxes of the pool.
 
-    Ids are those of `candidates.json`. The `source_id` of an image is its id in data whose ids are
-    no numbers.
+    Ids are those of `candidates.json`. `source_id` is an image's own id where that is no number.
     """
-    numbers, categories = _numbers(data, labels)
+    image_ids, categories = _ids(data, labels)
     images = [
-        {"id": numbers[i], "file_name": data.files[i], "width": width, "height": height}
+        {"id": image_ids[i], "file_name": data.files[i], "width": width, "height": height}
         | ({} if isinstance(data.ids[i], int) else {"source_id": data.ids[i]})
         for i, (height, width) in enumerate(image_sizes(data).tolist())
     ]
@@ -105,7 +106,7 @@ def write_pool(path: Path, pool: Candidates, data: Dataset, labels: LabelMap) ->
     annotations = [
         {
             "id": n + 1,
-            "image_id": numbers[image],
+            "image_id": image_ids[image],
             "category_id": categories[labels.novel[label]],
             "bbox": box,
             "area": box[2] * box[3],
@@ -120,9 +121,9 @@ def write_pool(path: Path, pool: Candidates, data: Dataset, labels: LabelMap) ->
     ]
     novel = ", ".join(labels.novel)
     info = {
-        "description": f"Boxes of novel classes ({novel}) that a detector has found in images "
-        "where nobody has marked them. Wrong ones may be deleted, moved or given another class, "
-        "missing ones added; `mini` reads the file again.",
+        "description": f"Boxes of novel classes ({novel}) that a detector found in images without "
+        "annotations of these classes. Correct the copy in the run's folder: delete, move, "
+        "relabel or add boxes; `mini run` then trains on the corrected boxes.",
         "how_to_open": HOW_TO_OPEN,
         "label_map": labels.to_json(),
     }
@@ -137,11 +138,11 @@ def write_pool(path: Path, pool: Candidates, data: Dataset, labels: LabelMap) ->
     )
 
 
-def _numbers(data: Dataset, labels: LabelMap) -> tuple[list[int], dict[str, int]]:
-    """The number of each image and of each class: the data's own, where it has such.
+def _ids(data: Dataset, labels: LabelMap) -> tuple[list[int], dict[str, int]]:
+    """The id of each image and of each class: the data's own where they are numbers.
 
-    Text that stands for images is counted from 1. So are classes that the data counts from 0, as
-    YOLO does: CVAT takes 0 for no class.
+    Otherwise ids count from 1. So do those of classes that count from 0, as in YOLO: CVAT takes 0
+    for no class.
     """
     images = [own if isinstance(own, int) else n for n, own in enumerate(data.ids, start=1)]
     ids = arranged(data, labels).category_ids
@@ -150,7 +151,7 @@ def _numbers(data: Dataset, labels: LabelMap) -> tuple[list[int], dict[str, int]
 
 
 def _rounded(values: Floats) -> Floats:
-    """To DIGITS significant digits: of single-precision numbers nothing is lost but noise."""
+    """To DIGITS significant digits, more than single precision has."""
     exponent = np.floor(np.log10(np.where(values == 0, 1.0, np.abs(values))))
     scale = 10.0 ** np.clip(DIGITS - 1 - exponent, 0, 22)  # powers that are exact in binary
     return np.asarray(np.round(values * scale) / scale)
@@ -161,27 +162,27 @@ class Pool:
     """The pool H of a file: n boxes of novel classes, ordered by image."""
 
     image: Ints  # (n,) index of the image in the data set
-    label: Ints  # (n,) place among the novel classes
+    label: Ints  # (n,) index among the novel classes
     xywh: Floats  # (n, 4)
     score: Floats  # (n,) 1 where the file has none
-    notes: tuple[str, ...]  # what was left out, a sentence each
+    notes: tuple[str, ...]  # what was left out
 
     def __len__(self) -> int:
         return len(self.image)
 
 
 def read_pool(path: Path, data: Dataset, labels: LabelMap) -> Pool:
-    """The pool that a COCO file holds: ours, or what somebody has made of it in another tool.
+    """The pool in a COCO file: ours, or one that was edited in another tool.
 
-    Images and classes are known by their names. Boxes of base classes (somebody has seen that the
-    cow is a horse) are left out with a note, since base objects are annotated. What cannot be
-    placed is a DataError that tells all of it.
+    Images and classes are found by their names. Boxes of base classes (a person found that the cow
+    is a horse) are left out with a note, since base objects are annotated. Unknown images and
+    classes are a DataError that lists all of them.
     """
     given, problems = read_coco(path, str(path), up=99)
     problems = [p for p in problems if p.kind not in HARMLESS]
     boxes = given.boxes
-    place, unplaced = _places(given, data, str(path))
-    problems += unplaced
+    index, unknown = _image_indices(given, data, str(path))
+    problems += unknown
     for k in np.unique(boxes.label).tolist():
         name = given.classes[k]
         if name not in labels.classes:
@@ -189,16 +190,16 @@ def read_pool(path: Path, data: Dataset, labels: LabelMap) -> Pool:
             fix = f"use the classes {', '.join(labels.classes[:20])}"
             record = f"category {given.category_ids[k]}"
             problems.append(Problem("unknown-class", str(path), record, what, fix))
-    if not problems:  # scores are read from what is known to be sound
+    if not problems:  # scores are read from a file known to be sound
         scores = dict(_scores(path, problems))
     if problems:
         raise DataError(problems)
 
     novel = [labels.novel.index(c) if c in labels.novel else -1 for c in given.classes]
     label = np.array(novel, dtype=np.int64)[boxes.label] if len(boxes) else boxes.label
-    seen = data.overlaps_picture(place[boxes.image], boxes.xywh)
-    own = np.flatnonzero((label >= 0) & boxes.sound & seen)
-    own = own[np.argsort(place[boxes.image[own]], kind="stable")]
+    inside = data.overlaps_picture(index[boxes.image], boxes.xywh)
+    kept = np.flatnonzero((label >= 0) & boxes.sound & inside)
+    kept = kept[np.argsort(index[boxes.image[kept]], kind="stable")]
     notes = []
     if (label < 0).any():
         names = sorted({given.classes[k] for k in boxes.label[label < 0].tolist()})
@@ -207,26 +208,24 @@ def read_pool(path: Path, data: Dataset, labels: LabelMap) -> Pool:
     empty = int(((label >= 0) & ~boxes.sound).sum())
     if empty:
         notes.append(f"{path}: {console.count(empty, 'box')} without area left out")
-    elsewhere = int(((label >= 0) & boxes.sound & ~seen).sum())
-    if elsewhere:
-        notes.append(
-            f"{path}: {console.count(elsewhere, 'box')} wholly outside of the picture left out"
-        )
+    outside = int(((label >= 0) & boxes.sound & ~inside).sum())
+    if outside:
+        notes.append(f"{path}: {console.count(outside, 'box')} outside of the picture left out")
     return Pool(
-        place[boxes.image[own]],
-        label[own],
-        boxes.xywh[own],
-        np.array([scores.get(r, REVIEWED) for r in boxes.record[own].tolist()], dtype=np.float64),
+        index[boxes.image[kept]],
+        label[kept],
+        boxes.xywh[kept],
+        np.array([scores.get(r, REVIEWED) for r in boxes.record[kept].tolist()], dtype=np.float64),
         tuple(notes),
     )
 
 
-def _places(given: Dataset, data: Dataset, path: str) -> tuple[Ints, list[Problem]]:
-    """For each image of the file its index in the data, and what cannot be placed.
+def _image_indices(given: Dataset, data: Dataset, path: str) -> tuple[Ints, list[Problem]]:
+    """For each image of the file its index in the data, and the problems in finding it.
 
     Images without a box do not matter, and get -1.
     """
-    place = np.full(len(given), -1, dtype=np.int64)
+    index = np.full(len(given), -1, dtype=np.int64)
     problems = []
     find = _finder(data.files)
     for i in np.unique(given.boxes.image).tolist():
@@ -239,17 +238,19 @@ def _places(given: Dataset, data: Dataset, path: str) -> tuple[Ints, list[Proble
             fix = "give pictures the names they have in the data, with their folders"
             problems.append(Problem("unknown-image", path, record, what, fix))
             continue
-        place[i] = found[0]
-        here = data.sizes[found[0]]
-        if (size > 0).all() and (here > 0).all() and (size != here).any():
-            what = f"the picture is {size[0]} x {size[1]} there, and {here[0]} x {here[1]} here"
+        index[i] = found[0]
+        own = data.sizes[found[0]]
+        if (size > 0).all() and (own > 0).all() and (size != own).any():
+            what = (
+                f"the picture is {size[0]} x {size[1]} in the file, {own[0]} x {own[1]} in the data"
+            )
             fix = "export it without resizing the pictures"
             problems.append(Problem("size-changed", path, record, what, fix))
-    return place, problems
+    return index, problems
 
 
 def _scores(path: Path, problems: list[Problem]) -> Iterator[tuple[int, float]]:
-    """(annotation id, its score), where it has one: its own, or CVAT's among its attributes."""
+    """(annotation id, score) where there is a score: the box's own, or in CVAT's attributes."""
     for key, _, record in records(path):
         if key != "annotations" or not isinstance(record, dict):
             continue
@@ -267,16 +268,16 @@ def _scores(path: Path, problems: list[Problem]) -> Iterator[tuple[int, float]]:
         except (ValueError, OverflowError):
             what = f"the score {shown(given)} is not a number from 0 to 1"
             fix = "correct it, or leave it out: the box then counts as reviewed"
-            place = f"annotation {record['id']}"
-            problems.append(Problem("score-wrong", str(path), place, what, fix))
+            name = f"annotation {record['id']}"
+            problems.append(Problem("score-wrong", str(path), name, what, fix))
         else:
             yield record["id"], score
 
 
 def _finder(files: tuple[str, ...]) -> Callable[[str], list[int]]:
-    """A function from the name of a picture, as some tool knows it, to the images it may mean.
+    """A function from an image's name in some tool to the images that it may be.
 
-    Tools drop folders or add some: among pictures of one name those win that share most of the
+    Tools drop folders or add some: among images of one name those win that share most of the
     folders right before it.
     """
     exact = {file: i for i, file in enumerate(files)}
@@ -306,20 +307,23 @@ def _common_tail(a: PurePosixPath, b: PurePosixPath) -> int:
 
 
 def read_candidates(path: Path, data: Dataset, labels: LabelMap) -> Candidates:
-    """The candidates of our own `candidates.json`, in its order."""
-    place = {file: i for i, file in enumerate(data.files)}
+    """The candidates of a `candidates.json` that we wrote, in its order."""
+    index = {file: i for i, file in enumerate(data.files)}
     try:
         with open_regular(path) as source:
             records = json.load(source)
-        image = np.array([place[r["file_name"]] for r in records], dtype=np.int64)
+        image = np.array([index[r["file_name"]] for r in records], dtype=np.int64)
         label = np.array([labels.novel.index(r["category"]) for r in records], dtype=np.int64)
         xywh = np.array([r["bbox"] for r in records], dtype=np.float64).reshape(-1, 4)
-        score, own, similar = (
+        score, detector, cosine = (
             np.array([r[key] for r in records], dtype=np.float64)  # null becomes nan
             for key in ("score", "score_detector", "cosine")
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{path}: not the candidates of these images ({error}).", "Mine again: --from mine."
+            f"{path}: not the candidates of these images ({error}).",
+            f"Remove the folder {path.parent} and run again: it is mined anew.",
         ) from None
-    return Candidates(image, label, xywh, score, own, None if np.isnan(similar).any() else similar)
+    return Candidates(
+        image, label, xywh, score, detector, None if np.isnan(cosine).any() else cosine
+    )

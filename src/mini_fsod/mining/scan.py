@@ -1,280 +1,183 @@
-"""What mining chooses from: the pairs that a scan of images finds, or another tool has found, and
-what the discriminator says of them. Kept in the run's folder (`raw.npz`).
+"""The stage `scan`: the few-shot detector and the discriminator look at the images to mine.
+
+Its files hold pairs of a proposal and a novel class (`pairs.Pairs`) from which the stage `mine`
+chooses. The result depends on the stage `transfer` (not with `mine.detections`), the data, the
+shots, and the keys in `runs.identity.SCAN_KEYS` and `DISCRIMINATOR_SCAN_KEYS`;
+`discriminator.whiten` and `.refine`, and all other keys of `mine`, are read by the stage `mine`
+alone.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from mini_fsod import checkpoint, console
-from mini_fsod.config.schema import Mine
-from mini_fsod.data.dataset import Boxes, Dataset, Floats, Ints
+from mini_fsod import console
+from mini_fsod.config.schema import Config
+from mini_fsod.data.dataset import Boxes, Dataset
 from mini_fsod.data.subsets import arranged
-from mini_fsod.detector.settings import NORMALISATIONS
+from mini_fsod.detector.model import Detector
+from mini_fsod.detector.settings import CAFFE
 from mini_fsod.discriminator.features import Discriminator
-from mini_fsod.discriminator.load import load, parse
+from mini_fsod.discriminator.load import load_discriminator
 from mini_fsod.errors import UserError
 from mini_fsod.eval.detections import read_detections
-from mini_fsod.files import digest, is_file, real
+from mini_fsod.eval.inference import detect_all
 from mini_fsod.labels import LabelMap
-from mini_fsod.loader.cache import image_sizes
 from mini_fsod.loader.schedule import Plan, each_once
-from mini_fsod.mining.box_correction import STRETCHES, best_stretch, stretched
 from mini_fsod.mining.calibration import prototypes
-from mini_fsod.mining.candidates import Raw, candidates, from_detections
-from mini_fsod.mining.crop_similarity import Seen, principal_axes
-from mini_fsod.mining.pairs import Judge, at_other_size, box_features, judged, scan
-from mini_fsod.runs.base import configured, onto
+from mini_fsod.mining.crops import (
+    CropReference,
+    crop_reference,
+    discriminator_sides,
+    features_of,
+    images_per_batch,
+    with_crop_features,
+)
+from mini_fsod.mining.extra import extra_images
+from mini_fsod.mining.find_pairs import Comparison, compare_given_pairs, find_pairs, plans_at_size
+from mini_fsod.mining.pairs import Pairs, pairs_from_detections
 from mini_fsod.runs.data import counted
+from mini_fsod.runs.detectors import configured, load_detector, to_device
 from mini_fsod.runs.run import Run
 
-RAW = "raw.npz"
-AT_ONCE = {"cuda": 16}  # images
-AT_ONCE_ELSEWHERE = 2
-LOOKED_AT = 1024  # base images whose boxes make the mean feature
-COMPARED = 4096  # base images whose boxes make a measure of likeness
-LOOKS = (
-    "short",
-    "discriminator",
-    "discriminator_short_side",
-    "discriminator_crop",
-    "discriminator_normalisation",
-    "discriminator_stride_in_1x1",
-    "stretch",
-)
-SEARCHES = ("rpn_before", "rpn_after", "nms", "detections", "rank_by_iou")  # of a detector
-STRETCHED = 100  # of the best candidates of a class tell how its boxes are to be stretched
+PAIRS = "raw.npz"  # of the training images
+EXTRA_PAIRS = "raw-extra.npz"  # of `mine.extra`
+EXTRA_BASE_OBJECTS = "raw-extra-base.npz"
+
+Reference = Comparison | CropReference | None
 
 
-def pairs(run: Run, data: Dataset, miner: Path | None, name: str = RAW) -> Raw:
-    """The pairs above the cut: those of a scan by the detector of a file, now or earlier, or
-    another tool's. They are kept in the file `name`.
-    """
-    own, labels = run.config.mine, run.material.labels
-    if miner is not None:
-        return once(run, data, miner, lambda: _scan(run, data, miner), name)
-    assert own.detections is not None  # `rounds.miner` says so
-    found = read_detections(own.detections, data)
-    seen = data.overlaps_picture(found.image, found.xywh)
-    if not seen.all():
-        boxes = console.count(int((~seen).sum()), "box")
-        console.note(f"{own.detections}: {boxes} wholly outside of the picture left out")
-    raw = from_detections(found.take(seen), data.classes, labels.novel, own.cut)
-    if own.discriminator == "none":
-        return raw
-    return once(run, data, own.detections, lambda: _judged(run, data, raw), name)
+def scan(run: Run, folder: Path) -> dict[str, Any]:
+    """Find the pairs of the images to mine, and write them into `folder`; in one process."""
+    own, data = run.config.mine, run.data.mined
+    discriminator = discriminator_of(run.config, run.device)
+    detector = None
+    if own.detections is None:
+        detector = to_device(load_detector(run, "transfer").detector, run.device)
+    reference = None if discriminator is None else _reference(run, discriminator)
+    pairs = Pairs.of([], [], [], [], [])
+    if not own.extra_only:
+        pairs = _pairs(run, data, detector, reference)
+    replace(pairs, files=data.files).save(folder / PAIRS)
+    figures: dict[str, Any] = {"images": 0 if own.extra_only else len(data), "pairs": len(pairs)}
+    if own.extra is not None:
+        assert detector is not None  # `check_extra`: not together with `mine.detections`
+        extra = extra_images(run.data, own.extra)
+        count = console.count(len(extra), "extra image")
+        for line in (f"{extra.root}: {count}", *extra.notes):
+            console.note(line)
+        pairs = _pairs(run, extra, detector, reference)
+        replace(pairs, files=extra.files).save(folder / EXTRA_PAIRS)
+        _base_objects(run, extra, detector).save(folder / EXTRA_BASE_OBJECTS)
+        figures |= {"extra_images": len(extra), "extra_pairs": len(pairs)}
+    return figures
 
 
-def once(run: Run, data: Dataset, pairs_of: Path, make: Callable[[], Raw], name: str) -> Raw:
-    """What `make` gives, kept in the run's folder with what it was made of."""
-    own, path = run.config.mine, run.out / name
-    weights = None if own.discriminator == "none" else parse(own.discriminator)[1]
-    made_of = [
-        digest(pairs_of),
-        digest(weights) if isinstance(weights, Path) else weights,
-        own.model_dump(include={*LOOKS}, mode="json"),
-        run.config.views.model_dump(mode="json"),
-        run.config.detector.model_dump(include={*SEARCHES}, mode="json"),
-        [*data.files],
-        # labels are counted by the classes; prototypes and mean features come from these boxes
-        run.material.labels.classes,
-        *(known.digest for known in (run.material.shots, run.material.base)),
-    ]
-    if data.root != run.material.data.root:  # two folders may hold the same names
-        made_of.append(str(real(data.root)))
-    source = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
-    if is_file(path):
-        kept = Raw.load(path)
-        if kept is not None and kept.source == source and kept.cut <= own.cut:
-            console.note(f"{path}: scanned already")
-            return kept
-    raw = replace(make(), source=source)
-    raw.save(path)
-    return raw
-
-
-def _scan(run: Run, data: Dataset, detector_file: Path) -> Raw:
-    own, views, material = run.config.mine, run.config.views, run.material
-    discriminator = load_discriminator(run.config.mine, run.device)
-    saved = checkpoint.load(detector_file, run.config.detector.weights)
-    saved.detector.settings = configured(saved.detector.settings, run.config)
-    detector = onto(saved.detector, run.device)
-    batches, sizes = material.batches(data)
-    plans = [  # the limit of the long side grows with the short one
-        plan
-        for short in own.short or (views.test,)
-        for plan in each_once(sizes, at_once(run), short, views.long * short // views.test)
-    ]
-    judge = None
-    if discriminator is not None and discriminator.crop is None:
-        judge = _judge(run, discriminator, at_other_size(plans, sizes, *_sides(own)))
-    with console.progress("scanning", len(plans)) as told:
-        raw = scan(
-            detector,
-            counted(batches, told),
-            plans,
-            len(material.labels.base),
-            own.cut,
-            run.device,
-            run.bf16(run.config.transfer),
-            judge,
-        )
-    if discriminator is None or discriminator.crop is None:
-        return raw
-    return _one_by_one(run, data, discriminator, raw)
-
-
-def _judged(run: Run, data: Dataset, raw: Raw) -> Raw:
-    """Another tool's pairs, looked at by the discriminator."""
-    discriminator = load_discriminator(run.config.mine, run.device)
-    if discriminator is None or not len(raw):
-        return raw
-    if discriminator.crop is not None:
-        return _one_by_one(run, data, discriminator, raw)
-    boxes = Boxes.of(raw.image.astype(np.int64), raw.xywh, raw.label)
-    batches, sizes = run.material.batches(data.with_boxes(boxes))
-    plans = each_once(sizes, at_once(run), *_sides(run.config.mine), images=np.unique(boxes.image))
-    with console.progress("looking", len(plans)) as told:
-        return judged(raw, boxes, _judge(run, discriminator, plans), counted(batches, told))
-
-
-def at_once(run: Run) -> int:
-    return AT_ONCE.get(run.device.type, AT_ONCE_ELSEWHERE)
-
-
-def _sides(own: Mine) -> tuple[int, int]:
-    return own.discriminator_short_side, 2 * own.discriminator_short_side
-
-
-def load_discriminator(own: Mine, device: torch.device) -> Discriminator | None:
-    if own.discriminator == "none":
+def discriminator_of(config: Config, device: torch.device) -> Discriminator | None:
+    """The configured discriminator on the device; None without one."""
+    own = config.discriminator
+    if own.weights == "none":
         return None
-    found = load(
-        own.discriminator,
-        device,
-        NORMALISATIONS[own.discriminator_normalisation],
-        own.discriminator_stride_in_1x1,
-        own.discriminator_crop,
+    found = load_discriminator(
+        own.weights, device, CAFFE if own.caffe else None, own.caffe, own.crop
     )
-    if found.crop is None and (own.whiten or own.refine or own.stretch):
+    if found.crop is None and (own.whiten or own.refine or config.mine.box_correction):
         raise UserError(
-            "mine.whiten, mine.refine and mine.stretch compare boxes that were cut out one by one.",
-            "Set mine.discriminator_crop, 224 for example, or leave them out.",
+            "discriminator.whiten, discriminator.refine and mine.box_correction need features of "
+            "crops.",
+            "Set discriminator.crop, for example to 224, or leave these keys out.",
         )
     return found
 
 
-def _features(
-    run: Run, discriminator: Discriminator, data: Dataset, images: Ints, title: str = ""
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """`box_features` of the boxes of these images."""
-    batches, sizes = run.material.batches(data)
-    plans = each_once(sizes, at_once(run), *_sides(run.config.mine), images=images)
-    with console.progress(title or "looking", len(plans)) as told:
-        yield from box_features(discriminator, counted(batches, told), plans)
+def _reference(run: Run, discriminator: Discriminator) -> Reference:
+    """What proposals or crops are compared with."""
+    if discriminator.crop is not None:
+        return crop_reference(run, discriminator)
+    novel = run.data.labels.novel
+    shots = arranged(run.data.shots, LabelMap(novel, ()))
+    features, label = features_of(run, discriminator, shots)
+    return Comparison(discriminator, prototypes(features, label, novel), ())
 
 
-def _of_known(
-    run: Run, discriminator: Discriminator, most: int
-) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Features and labels of the novel shots, and of the boxes of some base images."""
-    labels, base = run.material.labels, run.material.base
-    shots = arranged(run.material.shots, LabelMap(labels.novel, ()))
-    some = np.unique(np.linspace(0, len(base) - 1, min(most, len(base))).astype(np.int64))
-
-    def all_of(data: Dataset, images: Ints) -> tuple[Tensor, Tensor]:
-        box, found = zip(*_features(run, discriminator, data, images), strict=True)
-        label = torch.from_numpy(data.boxes.label).to(run.device)
-        return torch.cat(found), label[torch.cat(box)]
-
-    return all_of(shots, np.unique(shots.boxes.image)), all_of(base, some)
+def _pairs(run: Run, data: Dataset, detector: Detector | None, reference: Reference) -> Pairs:
+    """The pairs of a data set, by the detector; None: from the file of detections."""
+    comparison = reference if isinstance(reference, Comparison) else None
+    if detector is None:
+        pairs = _given_pairs(run, data)
+        if comparison is not None and len(pairs):
+            pairs = _compare_given(run, data, pairs, comparison)
+    else:
+        pairs = _detect(run, data, detector, comparison)
+    if isinstance(reference, CropReference):
+        pairs = with_crop_features(run, data, reference, pairs)
+    return pairs
 
 
-def _judge(run: Run, discriminator: Discriminator, plans: Sequence[Plan]) -> Judge:
-    """The discriminator, prototypes of the K shots (Eq. 2), and the mean feature of base boxes."""
-    shots, base = _of_known(run, discriminator, LOOKED_AT)
-    of_shots = prototypes(*shots, run.material.labels.novel)
-    return Judge(discriminator, of_shots, base[0].mean(0), plans)
+def _detect(run: Run, data: Dataset, detector: Detector, comparison: Comparison | None) -> Pairs:
+    own, views = run.config.mine, run.config.views
+    batches, sizes = run.data.batches(data)
+    plans = [  # the limit of the long side grows with the short side
+        plan
+        for short in own.scan_short or (views.test,)
+        for plan in each_once(sizes, images_per_batch(run), short, views.long * short // views.test)
+    ]
+    if comparison is not None:
+        others = plans_at_size(plans, sizes, *discriminator_sides(run))
+        comparison = replace(comparison, plans=others)
+    with console.progress("scanning", len(plans)) as progress:
+        return find_pairs(
+            detector,
+            counted(batches, progress),
+            plans,
+            len(run.data.labels.base),
+            own.min_score,
+            run.device,
+            run.bf16(run.config.transfer),
+            comparison,
+        )
 
 
-def _one_by_one(run: Run, data: Dataset, discriminator: Discriminator, raw: Raw) -> Raw:
-    """What NMS leaves of the pairs, each cut out of its picture and seen by itself."""
-    found = candidates(raw, raw.cut)
-    left = Raw.of(found.image, found.label, found.score, found.xywh, np.arange(len(found)), raw.cut)
-    (shots, shots_label), (base, base_label) = _of_known(run, discriminator, COMPARED)
-    prototypes(shots, shots_label, run.material.labels.novel)  # says where there is none
-    mean, axes = principal_axes(base)
-    boxes = Boxes.of(found.image, found.xywh, found.label)  # in the same order: by image
-    seen = torch.zeros(len(found), axes.shape[1], device=run.device)
-    if len(found):
-        shown = data.with_boxes(boxes)
-        images = np.unique(boxes.image)
-        for box, features in _features(run, discriminator, shown, images, "looking closer"):
-            seen[box] = (features - mean) @ axes
-
-    def host(features: Tensor) -> Floats:
-        return features.double().cpu().numpy()
-
-    looks = Seen(
-        host(seen),
-        host((base - mean) @ axes),
-        base_label.cpu().numpy(),
-        host((shots - mean) @ axes),
-        shots_label.cpu().numpy(),
-        np.tile(STRETCHES[:1], (len(run.material.labels.novel), 1)),
+def _given_pairs(run: Run, data: Dataset) -> Pairs:
+    """The pairs of `mine.detections`."""
+    own = run.config.mine
+    assert own.detections is not None  # else there is a detector
+    found = read_detections(own.detections, data)
+    inside = data.overlaps_picture(found.image, found.xywh)
+    if not inside.all():
+        boxes = console.count(int((~inside).sum()), "box")
+        console.note(f"{own.detections}: {boxes} outside of the picture left out")
+    return pairs_from_detections(
+        found.take(inside), data.classes, run.data.labels.novel, own.min_score
     )
-    if run.config.mine.stretch:
-        drawn = prototypes(shots - mean, shots_label, run.material.labels.novel)
-        before = replace(left, seen=looks)
-        stretch = _stretches(run, data, discriminator, before, mean, drawn)
-        looks = replace(looks, stretch=stretch)
-    return replace(left, seen=looks)
 
 
-def _stretches(
-    run: Run, data: Dataset, discriminator: Discriminator, raw: Raw, mean: Tensor, drawn: Tensor
-) -> Floats:
-    """(C, 3) how boxes of each class are to be stretched, by the best of its candidates.
-
-    mean (D,) is the mean feature of base boxes, drawn (C, D) the prototypes relative to it.
-    """
-    labels = run.material.labels
-    on_base = arranged(data, LabelMap(labels.base, ())).boxes
-    found = candidates(raw, raw.cut, on_base=on_base, whiten=True, refine=STRETCHED)
-    best = np.concatenate(
-        [
-            own[np.argsort(-found.score[own], kind="stable")[:STRETCHED]]
-            for own in (np.flatnonzero(found.label == c) for c in range(len(labels.novel)))
-        ]
+def _compare_given(run: Run, data: Dataset, pairs: Pairs, comparison: Comparison) -> Pairs:
+    boxes = Boxes.of(pairs.image.astype(np.int64), pairs.xywh, pairs.label)
+    batches, sizes = run.data.batches(data.with_boxes(boxes))
+    plans: Sequence[Plan] = each_once(
+        sizes, images_per_batch(run), *discriminator_sides(run), images=np.unique(boxes.image)
     )
-    found = found.take(np.sort(best))  # by image again
-    stretch = np.tile(STRETCHES[:1], (len(labels.novel), 1))
-    if not len(found):
-        return stretch
-    number = len(STRETCHES)
-    image, label = (np.repeat(column, number) for column in (found.image, found.label))
-    xywh = stretched(
-        np.repeat(found.xywh, number, axis=0),
-        np.tile(STRETCHES, (len(found), 1)),
-        image_sizes(data)[image][:, ::-1],
-    )
-    shown = data.with_boxes(Boxes.of(image, xywh, label))
-    seen = torch.zeros(len(image), len(mean), device=run.device)
-    for box, features in _features(run, discriminator, shown, np.unique(image), "stretching"):
-        seen[box] = features - mean
-    table = seen.cpu().numpy().reshape(-1, number, len(mean))
-    shots = drawn.cpu().numpy()
-    for c, name in enumerate(labels.novel):
-        stretch[c] = STRETCHES[best_stretch(table[found.label == c], shots[c])]
-        if (stretch[c, :2] != 1).any():
-            width, height, _ = stretch[c]
-            console.note(f"boxes of {name} are drawn {width:g} x {height:g} times as large")
-    return stretch
+    with console.progress("comparing with the shots", len(plans)) as progress:
+        comparison = replace(comparison, plans=plans)
+        return compare_given_pairs(pairs, boxes, comparison, counted(batches, progress))
+
+
+def _base_objects(run: Run, data: Dataset, detector: Detector) -> Pairs:
+    """Possible base objects, as pairs: detections of base classes above the score threshold."""
+    own, views, labels = run.config.mine, run.config.views, run.data.labels
+    keys = run.config.detector.model_copy(update={"score_threshold": own.min_score})
+    config = run.config.model_copy(update={"detector": keys})
+    detector.settings = configured(detector.settings, config)
+    batches, sizes = run.data.batches(data)
+    plans = each_once(sizes, images_per_batch(run), views.test, views.long)
+    bf16 = run.bf16(run.config.transfer)
+    with console.progress("scanning for base objects", len(plans)) as progress:
+        found = detect_all(detector, counted(batches, progress), plans, run.device, bf16)
+    return pairs_from_detections(found, labels.classes, labels.base, own.min_score)

@@ -1,4 +1,4 @@
-"""From candidates to the pool H: a fixed threshold, or one for each class (paper, Eq. 1 and 5)."""
+"""From candidates to the pool H: one fixed threshold (Eq. 1), or one per class (Eq. 5)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from mini_fsod.mining.candidates import Candidates
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """What decided about one class. None where there is nothing to take a mean of, or no such rule:
-    alpha and N belong to the adaptive threshold.
+    """How the boxes of one class were chosen. None where there are no scores, or where a fixed
+    threshold knows no such number.
     """
 
     mean: float | None
     deviation: float | None
     alpha: float | None
-    most: int | None
+    per_class: int | None  # N
     delta: float | None
     candidates: int
     kept: int
@@ -31,7 +31,7 @@ class Threshold:
             "mean": self.mean,
             "deviation": self.deviation,
             "alpha": self.alpha,
-            "N": self.most,
+            "N": self.per_class,
             "delta": self.delta,
             "candidates": self.candidates,
             "kept": self.kept,
@@ -39,10 +39,10 @@ class Threshold:
 
 
 def statistics(scores: Floats) -> tuple[float | None, float | None]:
-    """Mean and population deviation of scores (n,); None, None where there are none.
+    """Mean and population standard deviation of scores (n,); None, None where n is 0.
 
-    Taken from the lowest on: of equal scores the mean is that very score, not the next float, which
-    none of them would reach.
+    Summed from the lowest score on, so that the mean of equal scores is exactly that score: rounded
+    up by one bit, none of them would reach it.
     """
     if not len(scores):
         return None, None
@@ -50,71 +50,71 @@ def statistics(scores: Floats) -> tuple[float | None, float | None]:
     return float(scores.min() + above.mean()), float(above.std())
 
 
-def adaptive(scores: Floats, alpha: float) -> float | None:
+def adaptive_threshold(scores: Floats, alpha: float) -> float | None:
     """Eq. 5: delta = mean + alpha x deviation of a class's scores (n,); None where n is 0."""
     mean, deviation = statistics(scores)
     return None if mean is None or deviation is None else mean + alpha * deviation
 
 
-def chosen(scores: Floats, delta: float | None, most: int | None = None) -> Bools:
-    """(n,) which scores (n,) are at least delta, the best `most` of them at most (Eq. 1, 5).
+def at_least(scores: Floats, delta: float | None, limit: int | None = None) -> Bools:
+    """(n,) which scores (n,) are at least delta, and among the best `limit` of those (Eq. 1, 5).
 
-    Of equal scores at the last place the earlier ones are taken.
+    Among equal scores at the last place the earlier ones are taken. None are where delta is None.
     """
     mask = np.zeros(len(scores), dtype=np.bool_)
     if delta is not None:
         best = np.argsort(-scores, kind="stable")
-        mask[best[scores[best] >= delta][:most]] = True
+        mask[best[scores[best] >= delta][:limit]] = True
     return mask
 
 
-def as_many(scores: Floats, detector_scores: Floats, expected: float) -> int:
-    """How many of the best by scores (n,) have a mean detector score (n,) of at least `expected`.
+def count_by_mean_score(scores: Floats, detector_scores: Floats, mean_score: float) -> int:
+    """The most best-scored boxes whose mean detector score (n,) is at least `mean_score`.
 
-    Beyond the paper, whose N is the same for all classes. A detector reads its scores as
-    probabilities, so their mean is its guess of how many are right. 0 where n is 0, or where not
-    even the best one is so sure.
+    Beyond the paper, whose N is the same for all classes. Detector scores are probabilities, so
+    their mean estimates the precision. 0 where n is 0, or where even the best box scores less.
     """
     best = np.argsort(-scores, kind="stable")
     mean = np.cumsum(detector_scores[best]) / np.arange(1, len(best) + 1)
-    enough = np.flatnonzero(mean >= expected)
+    enough = np.flatnonzero(mean >= mean_score)
     return int(enough[-1]) + 1 if len(enough) else 0
 
 
-def pool(
+def choose_pool(
     found: Candidates,
     novel: Sequence[str],
     threshold: float | None = None,
     alpha: float = 1.5,
-    most: int | None = 300,
-    expected: float | None = None,
+    per_class: int | None = 300,
+    mean_score: float | None = None,
     eligible: Bools | None = None,
 ) -> tuple[Bools, dict[str, Threshold]]:
-    """(n,) which candidates are in the pool H, and what decided it for each class.
+    """(n,) which candidates are in the pool H, and the threshold of each class.
 
-    A fixed `threshold` is Eq. 1, and knows neither alpha nor `most` (the paper's N) nor `expected`,
-    which raises N and passes over delta where a class has more good candidates. All candidates
-    count in the statistics; those that are `eligible` (n,) may be chosen, None: all.
+    A fixed `threshold` is Eq. 1 and ignores the other numbers; None is Eq. 5 with at most
+    `per_class` (the paper's N) of a class. `mean_score` keeps more than N, and below delta, where
+    `count_by_mean_score` allows it. All candidates count in the statistics; only those `eligible`
+    (n,) can be chosen, by default all. n may be 0.
     """
     kept = np.zeros(len(found), dtype=np.bool_)
     table = {}
-    for place, name in enumerate(novel):
-        every = found.label == place
-        own = np.flatnonzero(every if eligible is None else every & eligible)
-        scores, all_scores = found.score[own], found.score[every]
+    for index, name in enumerate(novel):
+        of_class = found.label == index
+        rows = np.flatnonzero(of_class if eligible is None else of_class & eligible)
+        scores, all_scores = found.score[rows], found.score[of_class]
         fixed = threshold is not None
-        delta = threshold if fixed else adaptive(all_scores, alpha)
-        limit = None if fixed else most
-        mask = chosen(scores, delta, limit)
-        if expected is not None and not fixed:
-            good = as_many(scores, found.score_detector[own], expected)
-            mask |= chosen(scores, -np.inf, good)
-            limit = None if limit is None else max(limit, good)
-        kept[own[mask]] = True
+        delta = threshold if fixed else adaptive_threshold(all_scores, alpha)
+        limit = None if fixed else per_class
+        mask = at_least(scores, delta, limit)
+        if mean_score is not None and not fixed:
+            count = count_by_mean_score(scores, found.score_detector[rows], mean_score)
+            mask |= at_least(scores, -np.inf, count)
+            limit = None if limit is None else max(limit, count)
+        kept[rows[mask]] = True
         table[name] = Threshold(
             *statistics(all_scores),
             alpha=None if fixed else alpha,
-            most=limit,
+            per_class=limit,
             delta=delta,
             candidates=len(all_scores),
             kept=int(mask.sum()),

@@ -22,13 +22,12 @@ from mini_fsod.labels import LabelMap
 from mini_fsod.loader.augment import draw_strong, strong_view
 from mini_fsod.loader.resident import Batch, ScoredBoxes
 from mini_fsod.loader.schedule import Plan
-from mini_fsod.mining.audit import annotated, seem_complete
-from mini_fsod.mining.extra import read_extra
-from mini_fsod.mining.pool_io import read_candidates, read_pool
+from mini_fsod.mining.audit import count_hidden, seem_complete
+from mini_fsod.mining.extra import MinedExtra, read_extra
+from mini_fsod.mining.pool_io import CANDIDATES, read_candidates, read_pool
 from mini_fsod.online.health import HealthCheck, Setup, readings_of
 from mini_fsod.online.mingling import MAX_INSTANCES, Instances
 from mini_fsod.online.targets import (
-    Extra,
     MinedInputs,
     TrainingSet,
     base_and_pool,
@@ -63,7 +62,7 @@ def online(run: Run, folder: Path) -> dict[str, Any]:
     convert: Callable[[Batch, Tensor, Tensor], MinedInputs | TeacherInputs] = mined_inputs
     if section.teacher:
         average = Average(student, run.device)
-        objects = annotated(run.data.mined, run.data.shots, labels)
+        objects = count_hidden(run.data.mined, run.data.shots, labels)
         truth_known = extra is None and seem_complete(objects, len(training.mined))
         losses = losses_with_teacher(
             student,
@@ -118,7 +117,7 @@ def new_student(run: Run) -> tuple[Detector, str | float | None]:
     return to_device(detector, run.device), weights
 
 
-def training_set(run: Run, extra: Extra | None) -> TrainingSet:
+def training_set(run: Run, extra: MinedExtra | None) -> TrainingSet:
     """The images and boxes to train on, as the configuration asks for them."""
     section, labels, data = run.config.online, run.data.labels, run.data.mined
     if section.oracle:
@@ -129,8 +128,7 @@ def training_set(run: Run, extra: Extra | None) -> TrainingSet:
             console.note(line)
         candidates = None
         if section.ignore_candidates:
-            path = run.folder("mine") / "candidates.json"
-            candidates = read_candidates(path, data, labels)
+            candidates = read_candidates(run.folder("mine") / CANDIDATES, data, labels)
         training = base_and_pool(data, labels, pool, candidates)
         if extra is not None:
             training = with_extra(training, extra, labels)

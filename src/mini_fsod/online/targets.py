@@ -21,6 +21,7 @@ from mini_fsod.detector.model import Detector
 from mini_fsod.files import real
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.candidates import Candidates
+from mini_fsod.mining.extra import MinedExtra
 from mini_fsod.mining.overlap import iou, pairs_within
 from mini_fsod.mining.pool_io import Pool
 from mini_fsod.online.mingling import SAME_OBJECT, outside_objects
@@ -37,15 +38,6 @@ class TrainingSet:
     mined: Boxes
     scores: Floats  # (n,) of the mined boxes
     ignored: Boxes  # regions without background loss
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Extra:
-    """Extra images without annotations: all that is known of them was mined."""
-
-    data: Dataset
-    pool: Pool
-    unsure: Boxes  # possible objects of any class
 
 
 def base_and_pool(
@@ -97,7 +89,7 @@ def with_shots(training: TrainingSet, shots: Dataset, labels: LabelMap) -> Train
     )
 
 
-def with_extra(training: TrainingSet, extra: Extra, labels: LabelMap) -> TrainingSet:
+def with_extra(training: TrainingSet, extra: MinedExtra, labels: LabelMap) -> TrainingSet:
     """Add the extra images in which something was mined, behind the others, under full paths.
 
     Nobody has annotated them, base objects included, so nothing that may be an object there is

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import count, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,7 +52,6 @@ from mini_fsod.train.step import Inputs, inputs_of
 
 Batches = Callable[[Iterable[Plan]], Iterator[Batch]]
 InputsOf = Callable[[Iterable[Plan]], Iterator[Inputs]]
-Part = Literal["train", "base", "mined", "shots", "test"]
 
 TEST_BATCH = {"cuda": 32}  # images per batch at test
 TEST_BATCH_ELSEWHERE = 4
@@ -185,7 +184,7 @@ class RunData:
             console.note(f"{config.file} has {k} boxes per class: shots.k={config.k} has no effect")
         return k
 
-    def digest_of(self, part: Part) -> str | None:
+    def digest_of(self, part: str) -> str | None:
         """SHA-256 of one of the data sets above; None without a test set.
 
         It depends on content alone: classes, image names, sizes, boxes. Where the folders lie and

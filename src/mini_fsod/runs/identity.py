@@ -18,6 +18,7 @@ from mini_fsod import checkpoint
 from mini_fsod.config.schema import STAGES, Config, Training
 from mini_fsod.errors import UserError
 from mini_fsod.files import digest, is_file
+from mini_fsod.runs.pool import EXTRA_POOL, mined_folder
 
 FORMAT = 1  # raise it when the same settings give another result than before
 
@@ -181,10 +182,11 @@ def _scan(config: Config, content: Content) -> dict[str, Any]:
 def _mine(config: Config, content: Content) -> dict[str, Any]:
     mine = config.mine
     if mine.pool is not None:
-        beside = ("candidates.json", "extra/pool.json", "extra/candidates.json", "extra/base.json")
+        names = ("candidates.json", "extra/pool.json", "extra/candidates.json", "extra/base.json")
+        beside = [mined_folder(mine.pool) / name for name in names]
         return {
             "pool": content.file(mine.pool),
-            "beside": [content.file(mine.pool.parent / name) for name in beside],
+            "beside": [content.file(path) for path in (*beside, mine.pool.parent / EXTRA_POOL)],
             "extra": str(mine.extra),
         }
     return {

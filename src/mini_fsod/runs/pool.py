@@ -48,6 +48,13 @@ def refresh_pools(run: Path, mined: Path) -> None:
         write_json(run / ORIGIN, origins)
 
 
+def mined_folder(pool: Path) -> Path:
+    """The folder with the other files about a pool: its own, or the stage `mine` of a run."""
+    stage = pool.parent / "mine"
+    beside = is_file(pool.parent / "candidates.json")
+    return stage if not beside and is_file(stage / "candidates.json") else pool.parent
+
+
 def edits(run: Path, mined: Path) -> dict[str, Any]:
     """How the run's pool differs from the mined one: boxes removed, added, relabelled."""
     target, source = run / POOL, mined / MINED[POOL]

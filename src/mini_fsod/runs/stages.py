@@ -32,7 +32,13 @@ from mini_fsod.runs.run import Run
 from mini_fsod.tfa.transfer import transfer
 from mini_fsod.tfa.tune import tune
 from mini_fsod.train import state
-from mini_fsod.train.distributed import Team, device_of_process, team, broadcast_from_leader, wait_for_all
+from mini_fsod.train.distributed import (
+    Team,
+    broadcast_from_leader,
+    device_of_process,
+    team,
+    wait_for_all,
+)
 
 STAGE = {
     "base": base, "transfer": transfer, "scan": scan, "mine": mine, "online": online, "tune": tune,

@@ -1,1 +1,1 @@
-"""Studies: many runs as one plan that several workers share, and the tables they end in."""
+"""Studies: many runs as one plan that several processes share, and the tables of their results."""

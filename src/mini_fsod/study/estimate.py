@@ -1,86 +1,110 @@
-"""How long a study will take: from what this folder has measured, else budgets, else a guess."""
+"""How long a study will take: by what was measured in its folder, by time budgets, or roughly."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from mini_fsod.study.plan import Unit
-from mini_fsod.study.worker import is_done, results
+from mini_fsod.config.schema import Config, Training
+from mini_fsod.study.plan import StudyPlan
+from mini_fsod.study.worker import cell_results, is_finished
 
-# seconds an iteration at batch 16 and 320 pixels, evaluation included: an order of magnitude
+# Seconds per iteration at batch 16 and 320 pixels, evaluation included: an order of magnitude
 ROUGH = {
     "cuda": {"base": 0.03, "transfer": 0.002, "online": 0.05, "tune": 0.002},
     "cpu": {"base": 15.0, "transfer": 0.05, "online": 25.0, "tune": 0.05},
 }
 
-
-How = Literal["finished", "measured", "budget", "rough", "unknown", "shared"]
-SURENESS: tuple[How, ...] = ("unknown", "rough", "budget", "measured")
+How = Literal["at least", "rough", "budget", "measured", "shared", "finished"]
+LEAST_SURE_FIRST: tuple[How, ...] = ("at least", "rough", "budget", "measured", "shared")
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """`seconds` is None where nothing is known; of what is finished they are what it took."""
+    """Seconds of the stages that a cell computes itself; of a finished cell, what they took.
 
-    seconds: float | None
+    "at least": nothing is known of some of these stages. "shared": earlier cells compute them all.
+    """
+
+    stages: tuple[str, ...]
+    seconds: float
     how: How
 
 
-def estimates(
-    units: Sequence[Unit], others: Sequence[Unit], folder: Path, device: str
-) -> list[Estimate]:
-    """One for each unit; `others` are all units of the folder, `device` is "cuda" or "cpu"."""
-    rates = measured([*others, *units], folder)
+def estimate_cells(plan: StudyPlan, whole: StudyPlan, folder: Path, device: str) -> list[Estimate]:
+    """One for each cell of the plan. `whole` has all cells of the folder, `device` is cuda or cpu.
+
+    A stage that several cells share counts for the first of them. Results that other runs have kept
+    in the same store are not looked for.
+    """
+    rates = measured_rates(whole, folder)
+    computed: set[tuple[str, str]] = set()
+    finished = [cell for cell in whole.cells if is_finished(folder, cell)]
+    for cell in finished:
+        computed.update(cell.keys.items())
+    counted: set[tuple[str, str]] = set()
     found = []
-    for unit in units:
-        if is_done(folder, unit):
-            stages = results(folder, unit)["stages"]
-            took = [stages.get(s, {}).get("seconds") or 0 for s in unit.stages]
-            found.append(Estimate(sum(took), "finished"))
+    for cell in plan.cells:
+        if cell in finished:
+            stages = tuple(s for s, key in cell.keys.items() if (s, key) not in counted)
+            counted.update(cell.keys.items())
+            results = cell_results(folder, cell)["stages"]
+            took = sum(results.get(stage, {}).get("seconds") or 0 for stage in stages)
+            found.append(Estimate(stages, took, "finished"))
             continue
-        parts = [_stage(unit, stage, rates, device) for stage in unit.stages]
-        seconds = [part.seconds for part in parts if part.seconds is not None]
-        # the least sure of its stages tells how sure the sum is
-        hows: list[How] = [part.how for part in parts]
-        how: How = min(hows, key=SURENESS.index, default="shared")
-        found.append(Estimate(sum(seconds) if len(seconds) == len(parts) else None, how))
+        stages = tuple(s for s, key in cell.keys.items() if (s, key) not in computed)
+        computed.update(cell.keys.items())
+        parts = [_stage(plan.configs[cell.name], stage, rates, device) for stage in stages]
+        how: How = min((h for _, h in parts), key=LEAST_SURE_FIRST.index, default="shared")
+        found.append(Estimate(stages, sum(seconds for seconds, _ in parts), how))
     return found
 
 
-def measured(units: Sequence[Unit], folder: Path) -> dict[tuple[str, str], float]:
-    """Seconds for one iteration, or one second of budget, of each stage: {(stage, kind): rate}."""
+def measured_rates(plan: StudyPlan, folder: Path) -> dict[tuple[str, str], float]:
+    """Seconds per unit of a stage's length, by (stage, unit): the means over finished cells."""
     sums: dict[tuple[str, str], tuple[float, float]] = {}
-    for unit in {unit.name: unit for unit in units}.values():
-        stages = results(folder, unit).get("stages", {})
-        for stage in unit.stages:
-            kind, amount = _amount(unit.parts.get(stage, {}))
-            seconds = stages.get(stage, {}).get("seconds")
-            if seconds and amount:
-                spent, done = sums.get((stage, kind), (0.0, 0.0))
-                sums[stage, kind] = spent + seconds, done + amount
+    counted: set[tuple[str, str]] = set()
+    for cell in plan.cells:
+        if not is_finished(folder, cell):
+            continue
+        results = cell_results(folder, cell)["stages"]
+        for stage, key in cell.keys.items():
+            unit, length = _length(plan.configs[cell.name], stage)
+            seconds = results.get(stage, {}).get("seconds")
+            if seconds and length and (stage, key) not in counted:
+                counted.add((stage, key))
+                spent, done = sums.get((stage, unit), (0.0, 0.0))
+                sums[stage, unit] = spent + seconds, done + length
     return {key: spent / done for key, (spent, done) in sums.items()}
 
 
-def _stage(unit: Unit, stage: str, rates: dict[tuple[str, str], float], device: str) -> Estimate:
-    section = unit.parts.get(stage, {})
-    if section.get("checkpoint") is not None:
-        return Estimate(0.0, "measured")  # given, nothing to train
-    kind, amount = _amount(section)
-    if not amount:
-        return Estimate(None, "unknown")
-    if (stage, kind) in rates:
-        return Estimate(rates[stage, kind] * amount, "measured")
-    if kind == "minutes":
-        return Estimate(amount, "budget")
-    rate = ROUGH[device].get(stage, ROUGH[device]["base"])
-    return Estimate(rate * amount, "rough")
+def _stage(
+    config: Config, stage: str, rates: dict[tuple[str, str], float], device: str
+) -> tuple[float, How]:
+    unit, length = _length(config, stage)
+    if not length:
+        return 0.0, "measured"
+    if (stage, unit) in rates:
+        return rates[stage, unit] * length, "measured"
+    if unit == "seconds":
+        return length, "budget"
+    if unit == "iterations":
+        return ROUGH[device][stage] * length, "rough"
+    return 0.0, "at least"
 
 
-def _amount(section: dict[str, Any]) -> tuple[str, float]:
-    """What a stage's length is set by: iterations, or seconds of a budget in minutes; 0 unknown."""
-    if section.get("iterations"):
-        return "iterations", section["iterations"]
-    return "minutes", 60 * (section.get("minutes") or 0)
+def _length(config: Config, stage: str) -> tuple[str, float]:
+    """What a stage's time is in proportion to: its iterations, or the seconds of its budget.
+
+    Mining has neither and counts as one unit. 0: nothing to compute.
+    """
+    section = getattr(config, stage, None)
+    if not isinstance(section, Training):
+        return "runs", 1.0
+    given = getattr(section, "checkpoint", None) is not None
+    if given or (stage == "tune" and config.tune.data == "none"):
+        return "iterations", 0.0
+    if section.iterations:
+        return "iterations", section.iterations
+    return "seconds", 60 * (section.minutes or 0)

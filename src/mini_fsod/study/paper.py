@@ -1,7 +1,7 @@
-"""The paper's own numbers: nAP50 on PASCAL VOC, in percent, to stand beside ours.
+"""The numbers of the paper: nAP50 on PASCAL VOC, in percent, printed below our rows.
 
-Read in the LaTeX source of the paper (MINI: Mining Implicit Novel Instances for Few-Shot Object
-Detection); each table is cited by its label there.
+Copied from the LaTeX source of the paper (MINI: Mining Implicit Novel Instances for Few-Shot Object
+Detection); a table is named by its label there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TITLES = {
     "offline mined novel instances",
 }
 
-# {table: {row: nAP50 at SHOTS, a line for each split 1, 2, ...}}
+# {table: {row: nAP50 at SHOTS, one tuple for each of the splits 1, 2, ...}}
 TABLES: dict[str, dict[str, tuple[tuple[float, ...], ...]]] = {
     "tab:voc_main": {
         "TFA w/ cos": (
@@ -39,7 +39,7 @@ TABLES: dict[str, dict[str, tuple[tuple[float, ...], ...]]] = {
         "+IoU Branching": ((69.9, 72.5, 71.7, 72.7, 73.8),),
         "+Fine-Tuning": ((72.0, 74.2, 72.4, 74.7, 76.2),),
     },
-    # split 1; what the offline mined instances are given to
+    # split 1; what the offline mined instances are added to
     "tab:mingling": {
         "neither": ((0.0, 0.0, 0.0, 0.0, 0.0),),
         "RPN": ((0.0, 0.0, 0.0, 0.0, 0.0),),
@@ -49,8 +49,8 @@ TABLES: dict[str, dict[str, tuple[tuple[float, ...], ...]]] = {
 }
 
 
-def numbers(table: str, row: str, split: int | None) -> dict[int, float]:
-    """nAP50 by K of a row of a table; empty for a split it does not have, or own data (None)."""
+def paper_numbers(table: str, row: str, split: int | None) -> dict[int, float]:
+    """nAP50 of a row by K; empty for a split the table does not have, and for None (own data)."""
     lines = TABLES[table][row]
     if split is None or not 1 <= split <= len(lines):
         return {}

@@ -1,4 +1,4 @@
-"""What a study is: rows of settings, over splits, shots and seeds. The known ones."""
+"""What a study is: rows of settings over splits, K and seeds. The studies known by name."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from mini_fsod.errors import UserError
 from mini_fsod.study.paper import SHOTS
 
-MOST = 1000  # numbers of one axis: a slip of the keyboard should not plan a million runs
-SMALL = "-320"  # in the names of the presets fitted to one GPU
+MOST_NUMBERS = 1000  # per option: a typing error should not plan a million runs
+FULL_SCHEDULE = {"voc-320": "paper"}  # recipes, and what --full takes instead
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table: what it sets (key=value), the last stage it runs.
+    """One row of the table: its settings (key=value) and the last stage that is run.
 
-    `paper` names what stands below it: (table, row) of study.paper.TABLES.
+    `paper` lists the rows of the paper that are printed below it: (table, row) of paper.TABLES.
     """
 
     label: str
@@ -32,42 +32,43 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """`source` is a config file, or a preset's name in which {split} and {shots} may stand.
+    """`source` is a recipe or a config file; `sets` hold for all rows, before the row's own.
 
-    `splits` is empty where the name has no {split}. `sets` hold for every row; a row's own come
-    after them.
+    Empty `splits`, `shots` or `seeds`: what the configuration says.
     """
 
     name: str
     source: str
     rows: tuple[Row, ...]
-    shots: tuple[int, ...]
-    seeds: tuple[int, ...] = (0,)
+    shots: tuple[int, ...] = ()
+    seeds: tuple[int, ...] = ()
     splits: tuple[int, ...] = ()
     sets: tuple[str, ...] = ()
     figures: tuple[str, ...] = ("nAP50", "bAP50")
+    about: str = ""
 
 
-def _no_teacher(*sets: str) -> tuple[str, ...]:
-    return (*sets, "online.teacher=false", "online.iou_branch=false")
+NO_TEACHER = ("online.teacher=false", "online.iou_branch=false")
+ORACLE = (*NO_TEACHER, "online.oracle=true")
+FIXED_THRESHOLD = "mine.threshold=0.7"
+NO_DISCRIMINATOR = "discriminator.weights=none"
 
-
-# the rows of the paper's component table as switches (protocol.md, section 3), and the ceiling
+# The rows of the paper's component table, and the oracle as upper bound
 COMPONENTS = (
     Row("TFA", paper=(("tab:component", "TFA Base"),)),
     Row(
         "+ TFA mining",
-        _no_teacher("mine.threshold=0.7", "mine.discriminator=none"),
+        (*NO_TEACHER, FIXED_THRESHOLD, NO_DISCRIMINATOR),
         "online",
         (("tab:component", "+TFA Mining"),),
     ),
     Row(
         "+ adaptive thresholding",
-        _no_teacher("mine.discriminator=none"),
+        (*NO_TEACHER, NO_DISCRIMINATOR),
         "online",
         (("tab:component", "+Adaptive Thresholding"),),
     ),
-    Row("+ SSL co-mining", _no_teacher(), "online", (("tab:component", "+SSL Co-Mining"),)),
+    Row("+ SSL co-mining", NO_TEACHER, "online", (("tab:component", "+SSL Co-Mining"),)),
     Row(
         "+ adaptive mingling",
         ("online.iou_branch=false",),
@@ -76,11 +77,11 @@ COMPONENTS = (
     ),
     Row("+ IoU branch", (), "online", (("tab:component", "+IoU Branching"),)),
     Row("+ fine-tuning", (), "tune", (("tab:component", "+Fine-Tuning"),)),
-    Row("oracle", _no_teacher("online.oracle=true"), "online"),
-    # two other readings of the last row
+    Row("oracle", ORACLE, "online"),
+    # other readings of the last row: the paper leaves both open
     Row("mined in images with base boxes alone", ("mine.images=base",), "tune"),
     Row("fine-tuning on the novel set", ("tune.data=novel",), "tune"),
-    # beyond the paper: base classes lose less (docs/results.md, the last fine-tuning)
+    # not in the paper: costs less base AP
     Row("fine-tuning at a tenth of the rate", ("tune.data=known", "tune.rate=0.0001"), "tune"),
 )
 
@@ -99,112 +100,110 @@ MINGLING = tuple(
     )
 )
 
-# what goes beyond the paper, from its TFA to the ceiling
+# Changes that the paper does not have, from its TFA to the oracle
 PLUS = (
     Row(
         "TFA",
         ("transfer.data=balanced", "transfer.boxes=new"),
         paper=(("tab:component", "TFA Base"),),
     ),
-    Row("TFA, known boxes"),
-    Row("offline mining", _no_teacher(), "online", (("tab:component", "+SSL Co-Mining"),)),
+    Row("TFA with all known boxes"),
+    Row("offline mining", NO_TEACHER, "online", (("tab:component", "+SSL Co-Mining"),)),
     Row("with a teacher", (), "online", (("tab:component", "+Fine-Tuning"),)),
-    Row("oracle", _no_teacher("online.oracle=true", "online.ignore_candidates=false"), "online"),
+    Row("oracle", (*ORACLE, "online.ignore_candidates=false"), "online"),
 )
 
 STUDIES = {
     study.name: study
     for study in (
         Study(
+            name="tfa",
+            about="The few-shot baseline, for every K of the benchmark.",
+            source="voc-320",
+            rows=(
+                Row("TFA", paper=(("tab:component", "TFA Base"), ("tab:voc_main", "TFA w/ cos"))),
+            ),
+            shots=SHOTS,
+            seeds=(0,),
+            splits=(1,),
+        ),
+        Study(
             name="components",
-            source=f"voc-split{{split}}-{{shots}}shot{SMALL}",
+            about="The paper's component table, the oracle, and other readings of the last row.",
+            source="voc-320",
             rows=COMPONENTS,
             shots=(1, 5),
+            seeds=(0,),
             splits=(1,),
         ),
         Study(
             name="mingling",
-            source=f"voc-split{{split}}-{{shots}}shot{SMALL}",
+            about="The paper's table on what the mined boxes are added to.",
+            source="voc-320",
             rows=MINGLING,
             shots=(1,),
+            seeds=(0,),
             splits=(1,),
         ),
         Study(
             name="plus",
-            source=f"voc-split{{split}}-{{shots}}shot{SMALL}-plus",
+            about="Beyond the paper: what each part of voc-320-plus brings.",
+            source="voc-320-plus",
             rows=PLUS,
             shots=(1, 5),
-            splits=(1,),
-        ),
-        Study(
-            name="tfa",
-            source=f"voc-split{{split}}-{{shots}}shot{SMALL}",
-            rows=(
-                Row(
-                    "TFA",
-                    paper=(("tab:component", "TFA Base"), ("tab:voc_main", "TFA w/ cos")),
-                ),
-            ),
-            shots=SHOTS,
+            seeds=(0,),
             splits=(1,),
         ),
     )
 }
 
 
-def narrowed(
-    study: Study, split: str | None, shots: str | None, seeds: str | None, full: bool
+def narrow(
+    study: Study, splits: str | None, shots: str | None, seeds: str | None, full: bool
 ) -> Study:
-    """The study over what the command line names instead of its own splits, shots and seeds."""
+    """The study with the splits, shots, seeds and schedule of the command line."""
     if full:
-        if SMALL not in study.source:
+        if study.source not in FULL_SCHEDULE:
             raise UserError(
-                f"--full: study {study.name} takes {study.source}, which has no full schedule "
-                "beside it.",
+                f"--full: {study.source}, which study {study.name} uses, has no full schedule.",
                 "Leave --full out.",
             )
-        study = replace(study, source=study.source.replace(SMALL, ""))
-    if split is not None:
-        if not study.splits:
-            raise UserError(
-                f"--split: study {study.name} has no splits; {study.source} says which classes "
-                "are novel.",
-                "Leave --split out.",
-            )
-        study = replace(study, splits=numbers(split, "--split", least=1))
+        study = replace(study, source=FULL_SCHEDULE[study.source])
+    if splits is not None:
+        study = replace(study, splits=parse_numbers(splits, "--split", least=1))
     if shots is not None:
-        study = replace(study, shots=numbers(shots, "--shots", least=1))
+        study = replace(study, shots=parse_numbers(shots, "--shots", least=1))
     if seeds is not None:
-        study = replace(study, seeds=numbers(seeds, "--seeds"))
+        study = replace(study, seeds=parse_numbers(seeds, "--seeds"))
     return study
 
 
-def chosen_rows(study: Study, text: str) -> tuple[str, ...]:
-    """The labels of the rows that --rows names by number, the first being 1."""
-    wanted = numbers(text, "--rows", least=1)
+def choose_rows(study: Study, text: str) -> tuple[Row, ...]:
+    """The rows that --rows names by number; the first row is 1."""
+    wanted = parse_numbers(text, "--rows", least=1)
     if wanted[-1] > len(study.rows):
         raise UserError(
-            f"--rows: study {study.name} has {len(study.rows)} rows, not {wanted[-1]}.",
+            f"--rows: study {study.name} has {len(study.rows)} rows, there is no {wanted[-1]}.",
             f"They are {', '.join(f'{n} {row.label}' for n, row in enumerate(study.rows, 1))}.",
         )
-    return tuple(study.rows[n - 1].label for n in wanted)
+    return tuple(study.rows[n - 1] for n in wanted)
 
 
-def numbers(text: str, where: str, least: int = 0) -> tuple[int, ...]:
-    """ "0..4" is 0 to 4, "0,3,7" these three, "0..2,7" both; each once, in order of size."""
+def parse_numbers(text: str, where: str, least: int = 0) -> tuple[int, ...]:
+    """ "0..4" is 0 to 4, "0,3,7" these three, "0..2,7" both; sorted, without repetitions."""
     found: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,9})\s*(?:\.\.\s*([0-9]{1,9})\s*)?", part)
         if match is None:
             raise UserError(
-                f'{where}: "{text}" is no list of numbers.', "Write 0..4 or 0,3,7, for example."
+                f'{where}: "{text}" is not a list of numbers.', "Write 0..4 or 0,3,7, for example."
             )
         first, last = int(match[1]), int(match[2] or match[1])
         if first > last:
-            raise UserError(f"{where}: {first}..{last} goes down.", f"Write {last}..{first}.")
+            raise UserError(f"{where}: {first}..{last} is descending.", f"Write {last}..{first}.")
         if first < least:
-            raise UserError(f"{where}: {first} is too small.", f"Begin at {least}.")
-        if last - first >= MOST or len(found) > MOST:
-            raise UserError(f"{where}: {text} are more than {MOST:,}.", "Name fewer.")
+            raise UserError(f"{where}: {first} is too small.", f"Start at {least}.")
+        if last - first >= MOST_NUMBERS or len(found) > MOST_NUMBERS:
+            raise UserError(f"{where}: {text} are more than {MOST_NUMBERS:,}.", "Name fewer.")
         found.update(range(first, last + 1))
     return tuple(sorted(found))

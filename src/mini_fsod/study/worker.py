@@ -1,150 +1,186 @@
-"""Workers: each takes a unit that is ready and that nobody else has, until none is left.
+"""A worker runs the cells of a plan that are neither finished nor run by another process.
 
-Any number of processes may work in one folder. A unit is held by a lock of the operating system,
-which is gone when its process is, however it ended. What is finished is never run again.
+Any number of processes may work in one folder. A cell is held by a lock of the operating system,
+which ends with its process, however that ends. A finished cell is not run again.
 """
 
 from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mini_fsod import console
+from mini_fsod.config.schema import Config
 from mini_fsod.errors import UserError
-from mini_fsod.files import write_bytes
-from mini_fsod.files import lock
-from mini_fsod.study.plan import Plan, Unit
+from mini_fsod.files import write_bytes, write_json
+from mini_fsod.locks import lock
+from mini_fsod.runs.store import Busy
+from mini_fsod.study.plan import Cell, StudyPlan
 
-if TYPE_CHECKING:
-    from mini_fsod.config.load import Config
+RunCell = Callable[[Config, Path, str], object]  # configuration, run folder, last stage
+MOST_PAUSES = 20  # between two looks at what other processes do
+CELL = "cell.json"  # in a cell's folder: the key of the result in results.json
 
-Run = Callable[["Config", Path, str], object]  # settings, run folder, last stage
 
-
-def work(
-    todo: Plan, folder: Path, run: Run, finished: Callable[[], object], pause: float = 1.0
+def run_cells(
+    plan: StudyPlan,
+    folder: Path,
+    run: RunCell,
+    finished: Callable[[], object],
+    pause: float = 1.0,
 ) -> dict[str, str]:
-    """Run what is left of the plan; {unit: why} of those that failed or wait for one that did.
+    """Run the cells of the plan that are left; {name: reason} of those that failed.
 
-    `finished` is called after each unit that this process has run. A unit that fails, here or in
-    another process, is left alone by all that work now; who begins later tries it again.
+    `finished` is called after each cell that this process has run. `run` raises Busy where another
+    process computes a stage of the cell: the worker goes on with other cells and comes back later.
+    A failed cell is not tried again by any process that is running now, only by later ones. If the
+    exception says which stage failed (an attribute `stage`), nor are cells that need that stage.
     """
-    names = [unit.name for unit in todo.units]
-    past = {name: stamp for name in names if (stamp := _stamp(folder, name))}
-    done: set[str] = set()
-    waiting = False
-    while True:
-        done.update(
-            unit.name for unit in todo.units if unit.name not in done and is_done(folder, unit)
-        )
-        failed = _failed(todo.units, folder, done, past)
-        left = [unit for unit in todo.units if unit.name not in done and unit.name not in failed]
-        if not left:
-            return failed
-        ready = [unit for unit in left if done.issuperset(unit.needs)]
-        for unit in ready:
-            with lock(folder / "locks" / f"{unit.name}.lock") as mine:
-                if not mine:
+    return _Worker(plan, folder, run, finished, pause).work()
+
+
+class _Worker:
+    def __init__(
+        self,
+        plan: StudyPlan,
+        folder: Path,
+        run: RunCell,
+        finished: Callable[[], object],
+        pause: float,
+    ) -> None:
+        self.plan, self.folder, self.run, self.finished = plan, folder, run, finished
+        self.pause = pause
+        self.done: set[str] = set()
+        self.announced: set[str] = set()
+        self.place = {
+            cell.name: f"[{n}/{len(plan.cells)}] {cell.name}"
+            for n, cell in enumerate(plan.cells, 1)
+        }
+        records = {path for cell in plan.cells for path in self._failures(cell, cell.keys)}
+        self.old_failures = {path: _changed(path) for path in records}
+
+    def work(self) -> dict[str, str]:
+        waited = 0
+        while True:
+            cells = [cell for cell in self.plan.cells if not self._is_done(cell)]
+            failed = {cell.name: why for cell in cells if (why := self._failure(cell))}
+            left = [cell for cell in cells if cell.name not in failed]
+            if not left:
+                return failed
+            if self._run_next(left):
+                waited = 0
+                continue
+            waited += 1
+            if waited == 1:
+                console.note(f"waiting for other processes: {console.count(len(left), 'run')} left")
+            # to try a cell reads its data: longer and longer pauses
+            sleep(self.pause * min(2 ** (waited - 1), MOST_PAUSES))
+
+    def _run_next(self, left: list[Cell]) -> bool:
+        """Run the first cell that is free; False if all wait for other processes."""
+        busy: set[str] = set()  # keys of stages that other processes compute
+        for cell in left:
+            if busy.intersection(cell.keys.values()):
+                continue
+            with lock(self.folder / "locks" / f"{cell.name}.lock") as locked:
+                if not locked:
                     continue
-                waiting = False
-                # another process may have ended it since we looked
-                if not is_done(folder, unit) and not _has_failed(folder, unit.name, past):
-                    place = f"[{names.index(unit.name) + 1}/{len(names)}] {unit.name}"
-                    _run_one(unit, todo.configs[unit.name], folder, run, place)
-                    finished()
-                break
+                # another process may have finished it since we looked
+                if self._is_done(cell) or self._failure(cell):
+                    return True
+                stage = self._run(cell)
+                if stage is None:
+                    self.finished()
+                    return True
+                busy.add(cell.keys.get(stage, ""))
+        return False
+
+    def _run(self, cell: Cell) -> str | None:
+        """Run one cell; the stage that another process computes, if it cannot be finished now."""
+        place, out = self.place[cell.name], self.folder / "cells" / cell.name
+        for path in self._failures(cell, cell.keys):
+            path.unlink(missing_ok=True)
+        # results.json changes from here on
+        (out / CELL).unlink(missing_ok=True)
+        if cell.name not in self.announced:
+            console.note(f"{place}: {', '.join(cell.keys)}")
+            self.announced.add(cell.name)
+        start = monotonic()
+        stage = None
+        try:
+            self.run(self.plan.configs[cell.name], out, cell.last)
+        except Busy as busy:
+            return str(busy.stage)
+        except UserError as error:
+            text, stage = f"{error.what} {error.fix}".strip(), getattr(error, "stage", None)
+        except Exception as error:
+            # one failure, out of memory for example, should not stop the other cells
+            text, stage = traceback.format_exc().strip(), getattr(error, "stage", None)
         else:
-            if not waiting:
-                units = console.count(len(left), "unit")
-                console.note(f"waiting for other processes: {units} left")
-                waiting = True
-            sleep(pause)
+            figures = cell_results(self.folder, cell).get("stages", {}).get(cell.last)
+            if figures is not None:
+                write_json(out / CELL, {"key": cell.key})
+                took = console.duration(monotonic() - start)
+                console.note(f"{place}: {', '.join([*_scores(figures), took])}")
+                return None
+            text = f'the run ended without a result of stage "{cell.last}".'
+        for path in self._failures(cell, [] if stage is None else [stage]):
+            write_bytes(path, f"{text}\n".encode(errors="backslashreplace"))
+        console.note(f"{place}: failed: {text.splitlines()[-1]}")
+        return None
+
+    def _is_done(self, cell: Cell) -> bool:
+        if cell.name not in self.done and is_finished(self.folder, cell):
+            self.done.add(cell.name)
+        return cell.name in self.done
+
+    def _failure(self, cell: Cell) -> str:
+        """Why the cell, or a stage that it needs, failed since this process started; or ""."""
+        for path in self._failures(cell, cell.keys):
+            if _changed(path) not in (0, self.old_failures[path]):
+                try:
+                    lines = path.read_text(errors="replace").splitlines()
+                except OSError:  # a process that started later tries it again
+                    continue
+                return lines[-1] if lines else "failed"
+        return ""
+
+    def _failures(self, cell: Cell, stages: Iterable[str]) -> list[Path]:
+        """The files that record that the cell has failed, or one of these stages."""
+        names = [cell.name, *(f"{stage}-{cell.keys[stage]}" for stage in stages)]
+        return [self.folder / "failed" / f"{name}.txt" for name in names]
 
 
-def _run_one(unit: Unit, config: Config, folder: Path, run: Run, place: str) -> None:
-    record = _failure(folder, unit.name)
-    record.unlink(missing_ok=True)
-    console.note(f"{place}: {', '.join(unit.stages) or unit.last}")
-    begun = monotonic()
+def cell_results(folder: Path, cell: Cell) -> dict[str, Any]:
+    """The content of results.json of a cell's run; empty if there is none."""
+    return _read(folder / "cells" / cell.name / "results.json")
+
+
+def is_finished(folder: Path, cell: Cell) -> bool:
+    """Whether there is a result, with the settings of the plan."""
+    recorded = _read(folder / "cells" / cell.name / CELL).get("key")
+    return recorded == cell.key and cell.last in cell_results(folder, cell).get("stages", {})
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
-        run(config, folder / unit.folder, unit.last)
-    except UserError as error:
-        text = f"{error.what} {error.fix}".strip()
-    except Exception:
-        # one cell's accident, memory for example, should not cost the night's other cells
-        text = traceback.format_exc().strip()
-    else:
-        result = results(folder, unit)
-        if unit.last in result.get("stages", {}):
-            console.note(
-                f"{place}: {_figures(result, unit)}{console.duration(monotonic() - begun)}"
-            )
-            return
-        text = f'the run ended without a result of stage "{unit.last}".'
-    write_bytes(record, f"{text}\n".encode(errors="backslashreplace"))
-    console.note(f"{place}: failed: {text.splitlines()[-1]}")
-
-
-def _failed(
-    units: Sequence[Unit], folder: Path, done: set[str], past: dict[str, int]
-) -> dict[str, str]:
-    """Units that failed since this process began, and those that need one of them."""
-    failed: dict[str, str] = {}
-    for unit in units:
-        if unit.name in done:
-            continue
-        broken = [name for name in unit.needs if name in failed]
-        if broken:
-            failed[unit.name] = f"needs {broken[0]}"
-        elif _has_failed(folder, unit.name, past):
-            try:
-                lines = _failure(folder, unit.name).read_text(errors="replace").splitlines()
-            except OSError:  # a process that began later tries it again
-                lines = []
-            failed[unit.name] = lines[-1] if lines else "failed"
-    return failed
-
-
-def _has_failed(folder: Path, name: str, past: dict[str, int]) -> bool:
-    """Since this process began, that is: what failed in the past is tried again."""
-    return _stamp(folder, name) not in (0, past.get(name))
-
-
-def _failure(folder: Path, name: str) -> Path:
-    return folder / "failed" / f"{name}.txt"
-
-
-def _stamp(folder: Path, name: str) -> int:
-    """When a unit failed; 0 if it did not."""
-    try:
-        return _failure(folder, name).stat().st_mtime_ns
-    except OSError:
-        return 0
-
-
-def results(folder: Path, unit: Unit) -> dict[str, Any]:
-    """What results.json of a unit's run says; nothing if there is none."""
-    try:
-        content = json.loads((folder / unit.folder / "results.json").read_bytes())
+        content = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
 
 
-def is_done(folder: Path, unit: Unit) -> bool:
-    """results.json is written whole after a stage's evaluation: what stands there is finished.
+def _changed(path: Path) -> int:
+    """When a file was written last, in nanoseconds; 0 if there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
-    That it was run with the plan's settings is sure: plan.json has them, and refuses others.
-    """
-    return unit.last in results(folder, unit).get("stages", {})
 
-
-def _figures(result: dict[str, Any], unit: Unit) -> str:
-    """ "nAP50 33.4, bAP50 66.5, " as far as there are any."""
-    stage = result["stages"][unit.last]
-    known = [f"{key} {stage[key]:.1f}" for key in ("nAP50", "bAP50") if stage.get(key) is not None]
-    return "".join(f"{text}, " for text in known)
+def _scores(figures: dict[str, Any]) -> list[str]:
+    return [f"{k} {figures[k]:.1f}" for k in ("nAP50", "bAP50") if figures.get(k) is not None]

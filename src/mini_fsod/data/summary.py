@@ -1,0 +1,114 @@
+"""The figures of a data set for few-shot detection: counts per class, and what can be mined."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mini_fsod.data.dataset import Dataset
+from mini_fsod.data.subsets import base_set, hidden_boxes, is_of, is_target
+from mini_fsod.errors import Problem, UserError
+from mini_fsod.labels import LabelMap, label_map, novel_names
+
+
+def split_classes(
+    data: Dataset, split: str | None, novel: str | None, name: str, readable: bool
+) -> tuple[LabelMap, list[Problem]]:
+    """The label map of `--split` or `--novel`; unknown or empty novel classes become problems.
+
+    With an unknown novel class, all classes are base. `readable`: reading the data gave no problem.
+    """
+    try:
+        novel_names(split, novel)
+        if not data.classes and not readable:
+            return LabelMap((), ()), []  # the data could not be read: its classes are not known
+        labels = label_map(data.classes, split, novel)
+        empty = [one for one in labels.novel if not is_of(data, (one,)).any()]
+        what = "the data has no box of it"
+        fix = "label boxes of it in some images, or remove it from the novel classes"
+        return labels, [Problem("novel-empty", name, f"class {one}", what, fix) for one in empty]
+    except UserError as error:
+        record = "--split" if split else "--novel"
+        problem = Problem("novel-unknown", name, record, error.what, error.fix.rstrip("."))
+        return LabelMap(tuple(dict.fromkeys(data.classes)), ()), [problem]
+
+
+def base_problems(
+    training: Dataset, labels: LabelMap, name: str, training_name: str, complete: bool
+) -> list[Problem]:
+    """A problem if there are novel classes but no base box to train the base detector on.
+
+    The images of `training` are only searched if the data set is `complete`: one image set alone,
+    or data with files that could not be read, says nothing about the rest.
+    """
+    what = "there is no box of a base class to train on"
+    if labels.novel and not labels.base:
+        fix = "name fewer; check a data set that has novel classes only without --novel"
+        return [Problem("base-empty", name, "", f"all classes are novel: {what}", fix)]
+    if not labels.novel or not complete:
+        return []
+    if (is_target(training) & is_of(training, labels.base)).any():
+        return []
+    what += f" in {training_name}" if training_name else ""
+    fix = "label boxes of base classes there, or choose another image set with --subset"
+    return [Problem("base-empty", name, "", what, fix)]
+
+
+def summarize(
+    data: Dataset,
+    labels: LabelMap,
+    sizes: dict[int, tuple[int, int]],
+    training: Dataset,
+    training_name: str,
+) -> dict[str, Any]:
+    """The content of `mini check --json`: counts per class, image sizes, and co-occurrence.
+
+    How many novel boxes share an image with a base box is counted in `training`, the images that a
+    run trains on and mines in. `sizes` holds width and height of the readable images.
+    """
+    boxes = data.boxes
+    with np.errstate(over="ignore", invalid="ignore"):
+        side = np.sqrt(np.maximum(boxes.xywh[:, 2] * boxes.xywh[:, 3], 0))
+    finite = np.isfinite(side)
+    mineable = hidden_boxes(training, labels)
+    classes = {}
+    for name in labels.classes:
+        mask = is_of(data, (name,))
+        classes[name] = {
+            "role": "novel" if name in labels.novel else "base",
+            "images": len(np.unique(boxes.image[mask])),
+            "boxes": int(mask.sum()),
+            "difficult": int(boxes.difficult[mask].sum()),
+            "crowd": int((boxes.crowd | boxes.ignore)[mask].sum()),
+            "median_side": float(np.median(side[mask & finite])) if (mask & finite).any() else None,
+        }
+        if name in mineable:
+            classes[name]["training_boxes"], classes[name]["beside_base"] = mineable[name]
+    known = np.array(list(sizes.values()), dtype=np.int64).reshape(-1, 2)
+    return {
+        "kind": data.kind,
+        "images": len(data),
+        "boxes": len(boxes),
+        "subsets": {name: len(part) for name, part in data.subsets.items()},
+        "sizes": {
+            axis: [int(f(known[:, a])) for f in (np.min, np.median, np.max)] if len(known) else None
+            for a, axis in enumerate(("width", "height"))
+        },
+        "label_map": labels.to_json(),
+        "training_set": training_name or None,
+        "training_images": len(training),
+        "base_set_images": len(base_set(training, labels)) if labels.novel else None,
+        "classes": classes,
+    }
+
+
+def novel_notes(figures: dict[str, Any]) -> list[str]:
+    """A note for each novel class whose boxes all lie outside the images that a run trains on."""
+    training_name = figures["training_set"]
+    return [
+        f"{name} has no box in {training_name}, where a run trains, mines and draws its shots "
+        f"({row['boxes']:,} elsewhere); shots.file takes shots from another data set"
+        for name, row in figures["classes"].items()
+        if row["role"] == "novel" and row["boxes"] and not row["training_boxes"]
+    ]

@@ -1,0 +1,256 @@
+"""The few-shot detector over images: every pair of a proposal and a novel class above the score
+threshold (Eq. 1), and the discriminator's features of the proposals (Eq. 3).
+
+Batches are queued on the device one after another, and their results fetched many batches at a
+time. A batch with more proposals above the threshold than a fixed size allows is done again without
+that limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mini_fsod.cuda_graph import Captured
+from mini_fsod.data.dataset import Boxes, Ints
+from mini_fsod.detector.boxes import gather_rows
+from mini_fsod.detector.model import Detector
+from mini_fsod.discriminator.features import Discriminator
+from mini_fsod.loader.resident import Batch, to_canvas, to_picture
+from mini_fsod.loader.schedule import Plan, fit, up_to_stride
+from mini_fsod.mining.calibration import DotProducts, dot_products
+from mini_fsod.mining.pairs import Pairs
+
+PROPOSALS = 128  # of an image that are fetched; hardly any image has more above the threshold
+# Batches between two waits for the device. Until then all PROPOSALS are held: 20 KB an image of
+# VOC, 74 KB of COCO, whose 117,264 images would take 8.7 GB.
+FETCHED = 64
+
+Batches = Callable[[Iterable[Plan]], Iterator[Batch]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison:
+    """A discriminator and the prototypes (C, D) that it compares proposals with.
+
+    `plans` are the scan's batches at the discriminator's own image size.
+    """
+
+    discriminator: Discriminator
+    prototypes: Tensor
+    plans: Sequence[Plan]
+
+
+class TopProposals(NamedTuple):
+    """Of B images the R proposals with the highest novel score, with N novel classes."""
+
+    scores: Tensor  # (B, R, N) of the detector; 0 where not above the threshold
+    boxes: Tensor  # (B, R, N, 4) final boxes on the canvas
+    proposals: Tensor  # (B, R, 4) on the canvas
+    complete: Tensor  # (B,) bool: no fixed size was too small, here or in the detector
+
+
+class _Part(NamedTuple):
+    """The results of a batch, boxes in the images' own pixels; B images without the filling."""
+
+    image: Tensor  # (B,) index in the data set
+    scores: Tensor  # (B, R, N)
+    boxes: Tensor  # (B, R, N, 4)
+    products: Tensor  # (B, R, N + 1), (B, R, 0) without a discriminator
+
+
+def find_pairs(
+    detector: Detector,
+    batches: Batches,
+    plans: Sequence[Plan],
+    base_classes: int,
+    min_score: float,
+    device: torch.device,
+    bf16: bool,
+    comparison: Comparison | None = None,
+) -> Pairs:
+    """All pairs of the images of `plans` (at least one), boxes in the images' own pixels."""
+    detector.eval()
+
+    def detect(images: Tensor, sizes: Tensor, exact: bool = False) -> TopProposals:
+        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            return top_proposals(detector, images, sizes, base_classes, min_score, exact)
+
+    def both_sizes(numbers: Sequence[int]) -> Iterator[tuple[Batch, Batch | None]]:
+        pictures = batches([plans[n] for n in numbers])
+        if comparison is None:
+            return ((batch, None) for batch in pictures)
+        return zip(pictures, batches([comparison.plans[n] for n in numbers]), strict=True)
+
+    compare = None if comparison is None else _comparing(comparison)
+    captured = Captured(detect, device)
+    compare_captured = None if compare is None else Captured(compare, device)
+    found: list[tuple[Tensor, ...]] = []
+    incomplete: list[int] = []
+    parts: list[_Part] = []
+    complete: list[Tensor] = []
+    for n, (batch, other) in enumerate(both_sizes(range(len(plans))), start=1):
+        top = captured(batch.images, batch.sizes)
+        parts.append(_part(top, batch, other, compare_captured))
+        complete.append(top.complete[: batch.plan.count].all())
+        if len(parts) == FETCHED or n == len(plans):
+            whole = torch.stack(complete).tolist()  # waits for the device
+            incomplete += [n - len(whole) + k for k, fine in enumerate(whole) if not fine]
+            if any(whole):
+                found.append(_columns([p for p, fine in zip(parts, whole, strict=True) if fine]))
+            parts, complete = [], []
+    for batch, other in both_sizes(incomplete):
+        top = detect(batch.images, batch.sizes, exact=True)
+        found.append(_columns([_part(top, batch, other, compare)]))
+    return _pairs(found, comparison)
+
+
+@torch.no_grad()
+def top_proposals(
+    detector: Detector,
+    images: Tensor,
+    sizes: Tensor,
+    base_classes: int,
+    min_score: float,
+    exact: bool = False,
+) -> TopProposals:
+    """The proposals of a batch with a novel score above the threshold, best first.
+
+    images (B, 3, H, W) uint8, sizes (B, 2). `exact`: all proposals, not the first PROPOSALS. Novel
+    scores are those of the softmax over all classes and the background. Images without a proposal
+    above the threshold get rows of score 0.
+    """
+    found = detector.infer(images, sizes, exact=exact)
+    novel = found.scores[..., base_classes:]
+    above = (novel > min_score) & found.proposals.valid[..., None]  # (B, P, N)
+    scores = torch.where(above, novel, 0.0)
+    best = scores.amax(-1)  # (B, P)
+    count = best.shape[1] if exact else min(PROPOSALS, best.shape[1])
+    rows = best.topk(count).indices
+    enough = (best > 0).sum(1) <= count
+    return TopProposals(
+        gather_rows(scores, rows),
+        found.boxes[:, :, base_classes:].gather(
+            1, rows[..., None, None].expand(-1, -1, novel.shape[2], 4)
+        ),
+        gather_rows(found.proposals.boxes, rows),
+        enough & found.proposals.settled,
+    )
+
+
+def _part(
+    top: TopProposals, batch: Batch, other: Batch | None, compare: Callable[..., Tensor] | None
+) -> _Part:
+    """Copies: the outputs of recorded calls are overwritten by the next call."""
+    b, count, novel = top.scores.shape
+    boxes = to_picture(top.boxes.flatten(1, 2), batch).view(b, count, novel, 4)
+    products = top.scores.new_zeros(b, count, 0)
+    if compare is not None and other is not None:
+        in_picture = to_picture(top.proposals, batch)
+        moved, _ = to_canvas(in_picture, other.scale, other.shift, other.flip, other.sizes)
+        products = compare(other.images, other.sizes, moved, (top.scores > 0).any(-1))
+    columns = (batch.image_index, top.scores, boxes, products)
+    return _Part(*(column[: batch.plan.count].clone() for column in columns))
+
+
+def _comparing(comparison: Comparison) -> Callable[..., Tensor]:
+    """`dot_products` (B, R, N + 1) of boxes (B, R, 4) on the discriminator's canvas."""
+
+    def compare(images: Tensor, sizes: Tensor, boxes: Tensor, valid: Tensor) -> Tensor:
+        features = comparison.discriminator.features(images, sizes, boxes, valid)
+        flat = dot_products(features.flatten(0, 1), comparison.prototypes)
+        return flat.view(*features.shape[:2], -1)
+
+    return compare
+
+
+@torch.no_grad()
+def box_features(
+    discriminator: Discriminator, batches: Batches, plans: Sequence[Plan]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batch by batch: (S,) indices of the annotated boxes of the plans' images, and their features
+    (S, D). A box outside its image, or one without area, is left out; S may be 0.
+    """
+    for batch in batches(plans):
+        valid = batch.targets.valid.clone()
+        valid[batch.plan.count :] = False
+        found = discriminator.features(batch.images, batch.sizes, batch.targets.boxes, valid)
+        yield batch.box_index[valid], found[valid]
+
+
+def compare_given_pairs(
+    pairs: Pairs, boxes: Boxes, comparison: Comparison, batches: Batches
+) -> Pairs:
+    """Another tool's pairs, each its own proposal, with their dot products.
+
+    `boxes` are the pairs as boxes of their images (`record` is the row of the pair), which
+    `batches` show. A pair without a feature (`box_features`) has cosine 0.
+    """
+    rows = np.zeros((len(pairs), len(comparison.prototypes) + 1))
+    for box, features in box_features(comparison.discriminator, batches, comparison.plans):
+        found = dot_products(features, comparison.prototypes)
+        rows[boxes.record[box.cpu().numpy()]] = found.cpu().numpy()
+    return replace(pairs, products=_with_prototypes(rows, comparison))
+
+
+def _columns(parts: Sequence[_Part]) -> tuple[Tensor, ...]:
+    """The n pairs of some batches, on the host: image, class, score, box, index of the proposal
+    among the m that have a pair, and the products (m, N + 1) of these.
+    """
+    image, scores, boxes, products = (torch.cat(column) for column in zip(*parts, strict=True))
+    b, r, c = (scores > 0).nonzero().unbind(1)
+    used, proposal = torch.unique(b * scores.shape[1] + r, return_inverse=True)
+    rows = products.flatten(0, 1)[used]
+    columns = (image[b], c, scores[b, r, c], boxes[b, r, c], proposal, rows)
+    return tuple(column.cpu() for column in columns)
+
+
+def _pairs(found: Sequence[tuple[Tensor, ...]], comparison: Comparison | None) -> Pairs:
+    image, label, score, xyxy, proposal, rows = (
+        torch.cat(c).numpy() for c in zip(*found, strict=True)
+    )
+    # proposals are numbered from 0 in every part
+    counts = [len(part[5]) for part in found]
+    proposal = proposal + np.repeat(np.cumsum(counts) - counts, [len(part[4]) for part in found])
+    xywh = np.concatenate([xyxy[:, :2], xyxy[:, 2:] - xyxy[:, :2]], 1)
+    pairs = Pairs.of(image, label, score, xywh, proposal)
+    return (
+        pairs if comparison is None else replace(pairs, products=_with_prototypes(rows, comparison))
+    )
+
+
+def _with_prototypes(rows: np.ndarray, comparison: Comparison) -> DotProducts:
+    table = dot_products(comparison.prototypes, comparison.prototypes)
+    return DotProducts.of(rows, table.cpu().numpy())
+
+
+def plans_at_size(plans: Sequence[Plan], sizes: Ints, short: int, long: int) -> list[Plan]:
+    """The same images in the same batches at another short side, for the discriminator.
+
+    sizes (I, 2) are the images' heights and widths. Batches that share a canvas still share one, so
+    that no more CUDA graphs are recorded.
+    """
+    canvases: dict[tuple[int, int], Ints] = {}
+    for plan in plans:
+        need = up_to_stride(fit(sizes[plan.images], short, long).max(0))
+        canvases[plan.canvas] = np.maximum(canvases.get(plan.canvas, need), need)
+    others = []
+    for plan in plans:
+        fitted = fit(sizes[plan.images], short, long)
+        height, width = canvases[plan.canvas].tolist()
+        others.append(
+            replace(
+                plan,
+                canvas=(height, width),
+                short=short,
+                sizes=fitted,
+                scaled=fitted,
+                shift=np.zeros_like(fitted),
+            )
+        )
+    return others

@@ -50,7 +50,9 @@ def make(images: int, per_image: int, classes: int) -> tuple[Dataset, DatasetDet
         boxes=boxes,
         sources=("truth.json",) * images,
     )
-    return dataset, DatasetDetections.of(image, label, np.round(found, 2), rng.random(d) * (0.3 + near))
+    return dataset, DatasetDetections.of(
+        image, label, np.round(found, 2), rng.random(d) * (0.3 + near)
+    )
 
 
 def results(dataset: Dataset, detections: DatasetDetections) -> list[dict[str, object]]:

@@ -42,7 +42,9 @@ def main() -> None:
                 exact += sum(n == shots for n in counts.values())
                 notes += chosen.notes
                 if seed == 0:
-                    print(f"seed 0, {shots:2} shots: {len(sample):3} images, {sample_digest(sample)}")
+                    print(
+                        f"seed 0, {shots:2} shots: {len(sample):3} images, {sample_digest(sample)}"
+                    )
         print(f"{exact} of {lists} lists give exactly K, in {time.perf_counter() - start:.1f} s")
         print(*notes, sep="\n")
 

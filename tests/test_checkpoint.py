@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 from torchvision.models import resnet18
 
 from mini_fsod import checkpoint
-from mini_fsod.commands.checkpoint import run_show, run_slim
 from mini_fsod.detector.model import Detector
 from mini_fsod.detector.settings import (
     BackboneSettings,
@@ -287,9 +286,7 @@ def test_other_weights_are_refused(tmp_path: Path, slim: Path, imagenet: Path) -
 
 
 @pytest.mark.slow
-def test_what_would_not_come_back_stays(
-    tmp_path: Path, frozen: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_would_not_come_back_stays(tmp_path: Path, frozen: Path) -> None:
     """Frozen layers that are not those of the weights, or weights that are not there."""
     out = tmp_path / "slim.safetensors"
     changed = rewrite(
@@ -301,19 +298,8 @@ def test_what_would_not_come_back_stays(
     moved = rewrite(
         frozen, tmp_path / "x.safetensors", said=lambda s: s["about"].update(weights="gone.pth")
     )
-    run_slim(moved, out)
-    said = capsys.readouterr().err
-    assert "the frozen layers stay in the file" in said
-    assert "gone.pth" in said
+    assert "gone.pth" in checkpoint.slim(moved, out).kept
     assert checkpoint.load(out).labels == LABELS
-
-
-def test_slim_writes_over_nothing_else(tmp_path: Path, full: Path) -> None:
-    own = tmp_path / "photos.yaml"
-    own.write_text("preset: photos")
-    with pytest.raises(UserError, match="not the name of a checkpoint"):
-        run_slim(full, own)
-    assert own.read_text() == "preset: photos"
 
 
 def test_nothing_frozen_nothing_left_out(tmp_path: Path, full: Path) -> None:
@@ -334,7 +320,7 @@ def test_nothing_frozen_nothing_left_out(tmp_path: Path, full: Path) -> None:
         checkpoint.slim(out, tmp_path / "." / "slim.safetensors")
 
 
-# Runs and the command
+# Runs
 
 
 def test_the_last_stage_of_a_run_is_found(tmp_path: Path) -> None:
@@ -352,21 +338,3 @@ def test_the_last_stage_of_a_run_is_found(tmp_path: Path) -> None:
         assert checkpoint.find(file.parent) == file
     assert checkpoint.find(run / "base") == run / "base" / "checkpoint.safetensors"
     assert checkpoint.find(file) == file
-
-
-def test_show_and_slim_say_what_they_did(
-    tmp_path: Path, frozen: Path, imagenet: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = tmp_path / "run"
-    (run / "base").mkdir(parents=True)
-    (run / "base" / "checkpoint.safetensors").symlink_to(frozen)
-    out = tmp_path / "small.safetensors"
-    run_slim(run, out)
-    said = capsys.readouterr().err
-    assert f"{frozen.stat().st_size / 2**20:.1f}" in said
-    assert f"whoever loads it needs {imagenet}" in said
-    run_show(out)
-    shown = capsys.readouterr().out
-    assert "novel (1)   bird" in shown
-    assert "resnet18" in shown
-    assert f"5 frozen tensors, to come from {imagenet}" in shown

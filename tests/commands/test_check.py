@@ -14,6 +14,7 @@ from PIL import Image
 
 from helpers import shapes, tiny
 
+
 def test_check_of_sound_data_has_no_problems(tmp_path: Path, mini) -> None:
     path = tiny.write_coco(tmp_path)
     sheet = tmp_path / "sheet.png"

@@ -35,7 +35,8 @@ def test_demo_asks_for_mini_and_two_ablations(
     assert [call.last for call in stages.calls] == [None, "online", "online"]
     sets = [f"data.root={tmp_path / 'demo-data'}", "seed=3", "shots.seed=3"]
     assert whole.config == load.resolve("demo", sets)
-    assert not (offline.config.online.teacher or offline.config.online.oracle)
+    assert not offline.config.online.teacher
+    assert not offline.config.online.oracle
     assert oracle.config.online.oracle
     for other in (offline, oracle):  # what the stages before re-training depend on is the same
         assert other.config.model_copy(update={"online": whole.config.online}) == whole.config

@@ -170,9 +170,7 @@ def test_run_of_a_written_config_gives_the_same_checkpoint(
 
 
 @pytest.mark.slow
-def test_run_draws_the_shots_that_mini_sample_writes(
-    tmp_path: Path, mini: Any, data: Path
-) -> None:
+def test_run_draws_the_shots_that_mini_sample_writes(tmp_path: Path, mini: Any, data: Path) -> None:
     shots = tmp_path / "shots.json"
     code, _, err = mini("sample", data, "--novel", "red", "--shots", 2, "-o", shots)
     assert code == 0, err
@@ -223,9 +221,7 @@ def test_run_refuses_wrong_input_before_training(
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
-def test_run_reuses_the_stages_before_a_changed_key(
-    tmp_path: Path, mini: Any, data: Path
-) -> None:
+def test_run_reuses_the_stages_before_a_changed_key(tmp_path: Path, mini: Any, data: Path) -> None:
     out = tmp_path / "run"
     files = [out / stage / "checkpoint.safetensors" for stage in ("base", "transfer")]
     contents = []
@@ -252,9 +248,7 @@ def test_run_refuses_folders_that_cannot_be_written(tmp_path: Path, mini: Any, d
         refused(mini(*small.words(data, locked / "run", **SHORT)), "cannot be written")
 
 
-def test_run_finds_finished_stages_on_another_device(
-    tmp_path: Path, mini: Any, data: Path
-) -> None:
+def test_run_finds_finished_stages_on_another_device(tmp_path: Path, mini: Any, data: Path) -> None:
     out = tmp_path / "run"
     code, _, err = mini(*small.words(data, out, **SHORT))
     assert code == 0, err

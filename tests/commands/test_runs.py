@@ -30,7 +30,7 @@ class FakeKept:
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of runs: one result shared by two runs, one of a killed run, one unused, one busy."""
+    """A folder with four results: shared by two runs, unfinished, unused, and being computed."""
     folder = tmp_path / "runs"
     kept: list[FakeKept] = []
     for stage, size, state in (

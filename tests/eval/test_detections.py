@@ -74,7 +74,9 @@ def test_no_detections(coco, read):
 
 
 def test_from_arrays():
-    found = DatasetDetections.of(np.array([0, 1]), [1, 0], np.ones((2, 4), dtype=np.float32), [1, 0])
+    found = DatasetDetections.of(
+        np.array([0, 1]), [1, 0], np.ones((2, 4), dtype=np.float32), [1, 0]
+    )
     assert len(found) == 2
     assert (found.label.dtype, found.xywh.dtype) == (np.int64, np.float64)
     assert DatasetDetections.of([], [], [], []).xywh.shape == (0, 4)

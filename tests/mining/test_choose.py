@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from runs.mined import FILES, again, config, load
 
 from mini_fsod.errors import UserError
 from mini_fsod.mining.choose import ready, starving
 from mini_fsod.runs import stages
 from runs import small
-from runs.mined import FILES, again, config, load
 
 
 def test_the_files_agree_with_each_other(finished: Path) -> None:

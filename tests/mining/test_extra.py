@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runs.mined import again, config, load
 
 from mini_fsod.errors import UserError
 from mini_fsod.files import digest
@@ -16,7 +17,6 @@ from mini_fsod.mining.candidates import Raw
 from mini_fsod.online import retrain
 from mini_fsod.runs import stages
 from runs import small
-from runs.mined import again, config, load
 
 SHORT = {
     "online__iterations": 2,

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from runs.mined import FILES, again, changes_of, config, load, write_discriminator
 
 from mini_fsod.errors import UserError
 from mini_fsod.mining import scan as scan_stage
@@ -21,7 +22,6 @@ from mini_fsod.mining.box_correction import STRETCHES
 from mini_fsod.mining.candidates import Raw
 from mini_fsod.runs import stages
 from runs import small
-from runs.mined import FILES, again, changes_of, config, load, write_discriminator
 
 
 def test_the_same_run_mines_the_same(data: Path, finished: Path, copied: Path) -> None:

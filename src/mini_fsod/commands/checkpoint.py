@@ -83,7 +83,7 @@ def slim_command(
     done = checkpoint.slim(path, out)
     if done.kept:
         console.note(f"the frozen layers stay in the file. {done.kept}")
-    for name in done.whole:
+    for name in done.float32:
         console.note(f"{name} exceeds the range of float16 and is not converted")
     before, after = (console.size(p.stat().st_size) for p in (path, out))
     console.note(f"{out}: {after} instead of {before}")

@@ -124,7 +124,7 @@ def study(
 def _run(chosen: Study, todo: StudyPlan, out: Path) -> dict[str, str]:
     """Run what is left and print the tables; the failed cells with the reason."""
     from mini_fsod import console
-    from mini_fsod.locks import lock
+    from mini_fsod.files import lock
     from mini_fsod.runs import stages
     from mini_fsod.study.plan import read_plan, refuse_changed_plan, save_plan
     from mini_fsod.study.tables import write_tables
@@ -146,7 +146,7 @@ def _run(chosen: Study, todo: StudyPlan, out: Path) -> dict[str, str]:
         todo,
         out,
         lambda config, folder, last: stages.run(
-            config, folder, last=last, command=command, store=store, wait=False
+            config, folder, last=last, command=command, results_store=store, wait=False
         ),
         finished=write,
     )

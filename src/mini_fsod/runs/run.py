@@ -96,8 +96,8 @@ class Run:
             self.team,
             average,
             watch,
-            ema=online and online.ema,
-            ema_warm_up=online and online.ema_warm_up,
+            ema=online.ema if online else None,
+            ema_warm_up=online.ema_warm_up if online else None,
         )
         if self.team.leads:
             about: checkpoint.About = {

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from mini_fsod import checkpoint, console
-from mini_fsod.config.schema import STAGES, Config
+from mini_fsod.config.schema import STAGES, TRAINED, Config
 from mini_fsod.data.folder import pictures_below
 from mini_fsod.device import torch_device
 from mini_fsod.errors import UserError, nearest
@@ -44,7 +44,6 @@ STAGE = {
     "base": base, "transfer": transfer, "scan": scan, "mine": mine, "online": online, "tune": tune,
 }  # fmt: skip
 ON_ONE_PROCESS = ("scan", "mine")  # the others share the training among all
-DETECTORS = ("base", "transfer", "online", "tune")  # stages whose result is a detector
 CONFIG = "config.yaml"
 FINAL = "detector.safetensors"  # the detector of the last stage, in the run's folder
 PLAN = "plan.json"  # of a study
@@ -147,8 +146,8 @@ class _Content:
         """Names and sizes of the pictures: to read all of them would take minutes."""
         if folder is None:
             return None
-        paths = pictures_below(folder, lambda _: None, lambda _: None)
-        return _hash([[p.relative_to(folder).as_posix(), p.stat().st_size] for p in paths])
+        names = pictures_below(folder, lambda _: None, lambda _: None)
+        return _hash([[name, (folder / name).stat().st_size] for name in names])
 
     def pools(self) -> Sequence[str]:
         run = self._run
@@ -215,7 +214,7 @@ class _Pipeline:
             if not is_done:
                 self._compute(stage, folder)
             figures = store.read_metrics(folder) or {}
-            if stage in DETECTORS:
+            if stage in TRAINED:
                 figures |= self._score(stage, folder)
         if stage == "mine" and leads:
             refresh_pools(self._out, folder)
@@ -259,7 +258,7 @@ class _Pipeline:
         elif run.team.leads or stage not in ON_ONE_PROCESS:
             figures = STAGE[stage](run, folder)
         if run.team.leads:
-            if stage in DETECTORS:
+            if stage in TRAINED:
                 figures["checkpoint_sha256"] = digest(folder / checkpoint.NAME)
             figures["seconds"] = time.perf_counter() - begun
             write_json(folder / store.METRICS, figures)
@@ -310,7 +309,7 @@ class _Pipeline:
             fits = fits and (stage not in whole or self._is_kept(stage))
             if not fits or stage not in whole:
                 store.unlink(self._out, stage)
-        trained = [stage for stage in DETECTORS if stage in self._figures]
+        trained = [stage for stage in TRAINED if stage in self._figures]
         if trained:
             source = self._folder(trained[-1]) / checkpoint.NAME
             store.copy_file(source, self._out / FINAL)
@@ -327,7 +326,7 @@ class _Pipeline:
         if figures is None or real(self._out / stage) != real(folder):
             return False
         self._figures[stage] = figures
-        if stage in DETECTORS:
+        if stage in TRAINED:
             self._figures[stage] = figures | self._score(stage, folder)
         return True
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mini_fsod.locks import lock
+from mini_fsod.files import lock
 
 from mini_fsod.config.schema import Config
 from mini_fsod.errors import UserError

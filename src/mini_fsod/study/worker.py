@@ -16,7 +16,8 @@ from typing import Any
 from mini_fsod import console
 from mini_fsod.config.schema import Config
 from mini_fsod.errors import UserError
-from mini_fsod.files import lock, write_bytes, write_json
+from mini_fsod.files import write_bytes, write_json
+from mini_fsod.files import lock
 from mini_fsod.runs.store import Busy
 from mini_fsod.study.plan import Cell, StudyPlan
 

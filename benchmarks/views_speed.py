@@ -44,7 +44,8 @@ def main() -> None:
 
     def plain(step: int) -> Tensor:
         drawn = draw_strong(0, planned(step))
-        return plain_view(images, sizes, torch.from_numpy(pack_draws(drawn)).to(device), drawn.order)
+        draws = torch.from_numpy(pack_draws(drawn)).to(device)
+        return plain_view(images, sizes, draws, drawn.order)
 
     theirs = v2.Compose(
         [

@@ -12,12 +12,10 @@ from mini_fsod.data.subsets import arranged
 from mini_fsod.detector import build
 from mini_fsod.detector.model import Detector
 from mini_fsod.detector.settings import RoISettings, RPNSettings
-from mini_fsod.eval.inference import detect_all
-from mini_fsod.eval.score import score
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.cache import cached_pictures
 from mini_fsod.loader.resident import Annotations, Resident
-from mini_fsod.loader.schedule import Schedule, each_once
+from mini_fsod.loader.schedule import Schedule
 from mini_fsod.train.step import Step, inputs_of, losses_of, make_optimiser
 
 CPU = torch.device("cpu")
@@ -78,20 +76,3 @@ def test_step_equals_plain_torch(
     torch.optim.SGD(by_hand.parameters(), 0.01, 0.9, weight_decay=1e-4).step()
     for a, b in zip(ours.parameters(), by_hand.parameters(), strict=True):
         torch.testing.assert_close(a, b)
-
-
-def test_detect_all_detects_every_image_once(
-    tmp_path: Path, source: tuple[Resident, np.ndarray]
-) -> None:
-    """Every image once, whatever fills up the last batch; boxes in the pictures' own pixels."""
-    held, own = source
-    model = detector()
-    with torch.no_grad():
-        model.predictor.classifier.weight.normal_(std=0.5)
-    found = detect_all(model, held.batches, each_once(own, 2, 48, 96), CPU, bf16=False)
-    assert set(found.image.tolist()) == {0, 1, 2}
-    assert np.bincount(found.image).max() <= model.settings.test.detections
-    right = found.xywh[:, :2] + found.xywh[:, 2:]
-    assert (right <= own[found.image][:, ::-1] + 1e-3).all()
-    data = arranged(read(tmp_path / "data" / "annotations.json"), LABELS)
-    assert score(data, found, LABELS, "voc07")["images"] == 3

@@ -47,7 +47,7 @@ def test_predict_equals_the_evaluation(tmp_path: Path, detector: Detector, photo
     data, _ = read_folder(photos)
     pictures = cached_pictures(data, tmp_path / "cache", 64, 96, workers=1)
     source = Resident(pictures, Annotations.of(NO_BOXES, len(data)), CPU)
-    plans = each_once(pictures.own, 1, 64, 96, most_canvases=9)
+    plans = each_once(pictures.sizes, 1, 64, 96, most_canvases=9)
     theirs = detect_all(detector, source.batches, plans, CPU, bf16=False)
     ours = list(predict(detector, LABELS, files(photos), CPU))
     assert len(theirs) > 20

@@ -173,11 +173,11 @@ def _detect(
         files=tuple(str(image.path) for image in images),
         pixels=np.concatenate([image.pixels.reshape(-1) for image in images]),
         offset=np.concatenate([[0], ends[:-1]]),
-        kept=kept,
-        own=np.array([image.size for image in images], dtype=np.int64),
+        stored=kept,
+        sizes=np.array([image.size for image in images], dtype=np.int64),
     )
     source = Resident(pictures, Annotations.of(NO_BOXES, len(images)), device)
-    plans = _plans(detector, pictures.own, device)
+    plans = _plans(detector, pictures.sizes, device)
     found = detect_all(detector, source.batches, plans, device, bf16=device.type == "cuda")
     order = np.lexsort((-found.score, found.image))
     cuts = np.searchsorted(found.image[order], np.arange(1, len(images)))

@@ -47,10 +47,10 @@ def measured(way: str) -> tuple[float, float, float]:
     from mini_fsod.discriminator import features
 
     if way == "before":
-        features.CROPS_AT_ONCE_ELSEWHERE = 256
+        features.CROPS_PER_PASS_ELSEWHERE = 256
     torch.manual_seed(0)
     body = nn.Sequential(*list(resnet50().children())[:-2])
-    discriminator = features.Discriminator(body, 2048, 32, IMAGENET, "random", crop=SIDE)
+    discriminator = features.Discriminator(body, 2048, 32, IMAGENET, crop=SIDE)
     images = torch.randint(0, 256, (1, 3, CANVAS, CANVAS), dtype=torch.uint8)
     corner = torch.rand(1, CROPS, 2) * CANVAS / 2
     boxes = torch.cat([corner, corner + 100 + torch.rand(1, CROPS, 2) * 200], -1)

@@ -41,8 +41,8 @@ def test_pretrain_prints_what_it_made(photos: Path, tmp_path: Path, mini: Any) -
     ("name", "more", "message"),
     [
         ("moco.safetensors", ("--backbone", "resnet19"), '"resnet19"'),
-        ("moco.safetensors", ("--minutes", 1), "How long"),
-        ("moco.safetensors", ("--epochs", "inf"), "would not end"),
+        ("moco.safetensors", ("--minutes", 1), "length of the training"),
+        ("moco.safetensors", ("--epochs", "inf"), "would never end"),
         ("weights.pth", (), "weights.pth"),
     ],
 )

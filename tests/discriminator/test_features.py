@@ -51,10 +51,10 @@ def by_hand(net: nn.Module, image: Tensor, size: Tensor, box: Tensor, how: Norma
 
 
 @pytest.mark.parametrize("how", [IMAGENET, CAFFE], ids=["imagenet", "caffe"])
-def test_a_padded_batch_gives_what_torchvision_gives_image_by_image(how: Normalisation) -> None:
+def test_features_of_a_padded_batch_equal_torchvision_image_by_image(how: Normalisation) -> None:
     torch.manual_seed(0)
     net = lively(resnet18(weights=None))
-    model = Discriminator(LastMap(ResNet(net, 0)), 512, 32, how, "")
+    model = Discriminator(LastMap(ResNet(net, 0)), 512, 32, how)
     images, sizes, boxes, valid = batch()
     found = model.features(images, sizes, boxes, valid)
     assert found.shape == (3, 2, 512)
@@ -68,7 +68,7 @@ def test_a_padded_batch_gives_what_torchvision_gives_image_by_image(how: Normali
 
 
 class Pixels(nn.Module):
-    """A body of stride 1 that sees what it is given."""
+    """A body of stride 1 that returns its input."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x
@@ -78,10 +78,10 @@ PLAIN = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 
 
 @pytest.mark.parametrize("crop", [None, 16])
-def test_what_lies_around_an_image_does_not_matter(crop: int | None) -> None:
+def test_features_ignore_the_padding(crop: int | None) -> None:
     torch.manual_seed(0)
     body = nn.Conv2d(3, 4, 5, padding=2, stride=4)
-    model = Discriminator(body, 4, 4, IMAGENET, "", crop)
+    model = Discriminator(body, 4, 4, IMAGENET, crop)
     images, sizes, boxes, valid = batch()
     other = images.clone()
     other[1, :, 64:], other[1, :, :, 100:], other[2, :, :, 33:] = 0, 255, 7
@@ -93,8 +93,8 @@ def test_what_lies_around_an_image_does_not_matter(crop: int | None) -> None:
 
 @pytest.mark.parametrize("crop", [None, 8])
 @pytest.mark.parametrize("boxes", [0, 3])
-def test_no_box_at_all(crop: int | None, boxes: int) -> None:
-    model = Discriminator(Pixels(), 3, 1, PLAIN, "", crop)
+def test_features_of_no_valid_box(crop: int | None, boxes: int) -> None:
+    model = Discriminator(Pixels(), 3, 1, PLAIN, crop)
     images, sizes, *_ = batch()
     none = torch.zeros(3, boxes, dtype=torch.bool)
     found = model.features(images, sizes, torch.zeros(3, boxes, 4), none)
@@ -102,32 +102,30 @@ def test_no_box_at_all(crop: int | None, boxes: int) -> None:
     assert not found.any()
 
 
-def test_a_box_cut_out_is_seen_at_one_size() -> None:
-    """Red in the left half, green in the right: the mean of a box is the share of each."""
+def test_features_of_crops_see_the_box_alone() -> None:
+    """The image is red on the left, green on the right: a feature is the share of each."""
     images = torch.zeros(1, 3, 32, 64, dtype=torch.uint8)
     images[:, 0, :, :32], images[:, 1, :, 32:] = 255, 255
     boxes = torch.tensor([[[0.0, 0, 32, 32], [24, 0, 40, 30], [0, 0, 64, 32], [26, 4, 34, 6]]])
-    model = Discriminator(Pixels(), 3, 1, PLAIN, "", crop=16)
+    model = Discriminator(Pixels(), 3, 1, PLAIN, crop=16)
     found = model.features(images, torch.tensor([[32, 64]]), boxes, torch.ones(1, 4).bool())
     wanted = torch.tensor([[1.0, 0, 0], [0.5, 0.5, 0], [0.5, 0.5, 0], [0.75, 0.25, 0]])
     torch.testing.assert_close(found[0], wanted)
 
 
-def test_how_many_crops_a_pass_has_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_do_not_depend_on_crops_per_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    model = Discriminator(
-        LastMap(ResNet(lively(resnet18(weights=None)), 0)), 512, 32, CAFFE, "", 32
-    )
+    model = Discriminator(LastMap(ResNet(lively(resnet18(weights=None)), 0)), 512, 32, CAFFE, 32)
     images, sizes, boxes, _ = batch()
     many = boxes[:1].repeat(1, 10, 1) + torch.arange(20).view(1, 20, 1) / 10
     args = (images[:1], sizes[:1], many, torch.ones(1, 20, dtype=torch.bool))
     found = model.features(*args)  # 8, 8 and 4
-    monkeypatch.setattr(features, "CROPS_AT_ONCE_ELSEWHERE", 256)
+    monkeypatch.setattr(features, "CROPS_PER_PASS_ELSEWHERE", 256)
     torch.testing.assert_close(found, model.features(*args), rtol=1e-4, atol=1e-5)
     assert not torch.allclose(found[0, 0], found[0, 2], rtol=1e-4, atol=1e-5)  # each has its own
 
 
-def test_weights_along_an_axis() -> None:
+def test_axis_weights_of_hand_computed_samples() -> None:
     """Over two whole cells of four, and beyond the edges."""
     low = torch.tensor([[0.5, -9.0, 0.0]])
     high = torch.tensor([[2.5, -8.0, 0.0]])
@@ -141,7 +139,7 @@ def test_weights_along_an_axis() -> None:
     assert found[0, 2].tolist() == [1, 0, 0, 0]  # a point
 
 
-def test_boxes_that_leave_the_map_are_torchvisions() -> None:
+def test_mean_aligned_equals_torchvision_beyond_the_map() -> None:
     rng = torch.Generator().manual_seed(0)
     cells = torch.randn(2, 5, 6, 9, generator=rng)
     corner = torch.rand(2, 40, 2, generator=rng) * 120 - 40

@@ -13,8 +13,14 @@ from torchvision.models import resnet18, resnet50
 from mini_fsod.detector.backbone import make_backbone
 from mini_fsod.detector.settings import CAFFE, IMAGENET, BackboneSettings
 from mini_fsod.discriminator.features import Discriminator
-from mini_fsod.discriminator.layouts import Header, kind_of, save
-from mini_fsod.discriminator.load import LastMap, load, parse
+from mini_fsod.discriminator.load import (
+    DiscriminatorHeader,
+    LastMap,
+    load_discriminator,
+    parse_source,
+    resnet_name,
+    save_discriminator,
+)
 from mini_fsod.errors import UserError
 
 CPU = torch.device("cpu")
@@ -63,15 +69,14 @@ def dino_layout(net: nn.Module) -> dict[str, Any]:
 
 @pytest.mark.parametrize("layout", [moco_layout, dino_layout])
 @pytest.mark.parametrize("spelling", ["{}", pytest.param("resnet18:{}", marks=pytest.mark.slow)])
-def test_a_wrapped_resnet_is_the_net_itself(
+def test_load_discriminator_unwraps_training_checkpoints(
     tmp_path: Path, inputs: Inputs, layout: Any, spelling: str
 ) -> None:
     net = small()
     plain, wrapped = tmp_path / "plain.pth", tmp_path / "published.pth.tar"
     torch.save(net.state_dict(), plain)
     torch.save(layout(net), wrapped)
-    one, other = load(plain, CPU), load(spelling.format(wrapped), CPU)
-    assert other.identity == one.identity
+    one, other = load_discriminator(plain, CPU), load_discriminator(spelling.format(wrapped), CPU)
     found = other.features(*inputs)
     assert torch.equal(found, one.features(*inputs))
     assert found.shape == (1, 2, other.dimension) == (1, 2, 512)
@@ -79,56 +84,49 @@ def test_a_wrapped_resnet_is_the_net_itself(
     assert other.normalisation == IMAGENET
 
 
-@pytest.mark.slow
-def test_the_identity_tells_what_features_depend_on(tmp_path: Path) -> None:
-    for seed in (0, 1):
-        save_file(small(seed).state_dict(), tmp_path / f"{seed}.safetensors")
-    path = tmp_path / "0.safetensors"
-    same = {load(path, CPU).identity, load(str(path), CPU).identity}
-    others = {
-        load(tmp_path / "1.safetensors", CPU).identity,
-        load(path, CPU, CAFFE).identity,
-        load(path, CPU, crop=64).identity,
-    }
-    assert len(same) == 1
-    assert len(same | others) == 4
-
-
-def test_the_callers_random_numbers_are_not_touched(tmp_path: Path) -> None:
+def test_load_discriminator_keeps_the_random_state(tmp_path: Path) -> None:
     torch.save(small().state_dict(), tmp_path / "net.pth")
     torch.manual_seed(5)
     wanted = torch.rand(1)
     torch.manual_seed(5)
-    load(tmp_path / "net.pth", CPU)
+    load_discriminator(tmp_path / "net.pth", CPU)
     assert torch.rand(1) == wanted
 
 
 @pytest.mark.parametrize("make", [resnet18, resnet50])
-def test_which_resnet_it_is(make: Any) -> None:
+def test_resnet_name_of_tensors(make: Any) -> None:
     with torch.device("meta"):
         state = make(weights=None).state_dict()
-    assert kind_of(state) == make.__name__
-    assert kind_of({n: v for n, v in state.items() if not n.startswith("layer3.1")}) is None
-    assert kind_of({"stem.weight": torch.zeros(1)}) is None
+    assert resnet_name(state) == make.__name__
+    assert resnet_name({n: v for n, v in state.items() if not n.startswith("layer3.1")}) is None
+    assert resnet_name({"stem.weight": torch.zeros(1)}) is None
 
 
-def test_a_file_of_ours_describes_itself(tmp_path: Path, inputs: Inputs) -> None:
+def test_load_discriminator_reads_what_save_discriminator_wrote(
+    tmp_path: Path, inputs: Inputs
+) -> None:
     torch.manual_seed(0)
     net = make_backbone(BackboneSettings("resnet18-narrow", "group"))
-    save(tmp_path / "own.safetensors", net, Header("resnet18-narrow", "group", None, {"seed": 0}))
-    save(tmp_path / "crop.safetensors", net, Header("resnet18-narrow", "group", 32, {}))
-    found = load(tmp_path / "own.safetensors", CPU)
-    wanted = Discriminator(LastMap(net), 128, 32, IMAGENET, "")
+    save_discriminator(
+        tmp_path / "own.safetensors",
+        net,
+        DiscriminatorHeader("resnet18-narrow", "group", None, {"seed": 0}),
+    )
+    save_discriminator(
+        tmp_path / "crop.safetensors", net, DiscriminatorHeader("resnet18-narrow", "group", 32, {})
+    )
+    found = load_discriminator(tmp_path / "own.safetensors", CPU)
+    wanted = Discriminator(LastMap(net), 128, 32, IMAGENET)
     assert torch.equal(found.features(*inputs), wanted.features(*inputs))
-    assert load(tmp_path / "crop.safetensors", CPU).crop == 32
+    assert load_discriminator(tmp_path / "crop.safetensors", CPU).crop == 32
 
 
-def test_caffes_weights(inputs: Inputs) -> None:
+def test_load_discriminator_with_caffe_weights(inputs: Inputs) -> None:
     if not CAFFE_FILE.is_file():
         pytest.skip(f"{CAFFE_FILE.name} is not beside the checkout in ../shared/weights")
-    found = load(CAFFE_FILE, CPU, CAFFE, stride_in_1x1=True)
+    found = load_discriminator(CAFFE_FILE, CPU, CAFFE, stride_in_1x1=True)
     settings = BackboneSettings("resnet50", stride_in_1x1=True)
-    wanted = Discriminator(LastMap(make_backbone(settings, CAFFE_FILE)), 2048, 32, CAFFE, "")
+    wanted = Discriminator(LastMap(make_backbone(settings, CAFFE_FILE)), 2048, 32, CAFFE)
     assert torch.equal(found.features(*inputs), wanted.features(*inputs))
     assert found.dimension == 2048
 
@@ -144,13 +142,13 @@ class TestTimm:
             pytest.param("vit_small_patch16_dinov3", 384, 16, marks=pytest.mark.slow),
         ],
     )
-    def test_a_transformer_gives_its_patch_tokens(
+    def test_load_discriminator_pools_patch_tokens_of_a_transformer(
         self, tmp_path: Path, inputs: Inputs, name: str, dimension: int, stride: int
     ) -> None:
         torch.manual_seed(0)
         net = self.timm.create_model(name, num_classes=0, dynamic_img_size=True).eval()
         torch.save({"teacher": {f"backbone.{n}": v for n, v in net.state_dict().items()}}, "v.pth")
-        model = load(f"{name}:v.pth", CPU)
+        model = load_discriminator(f"{name}:v.pth", CPU)
         images, sizes, _, valid = inputs
         assert (model.dimension, model.stride) == (dimension, stride)
         boxes = torch.tensor([[[1.0, 1, 3, 3]]]) * stride
@@ -163,11 +161,13 @@ class TestTimm:
         wanted = mean_of_samples(tokens.view(height, width, dimension))
         torch.testing.assert_close(found[0, 0], wanted, atol=1e-4, rtol=1e-3)
 
-    def test_a_convolutional_net(self, tmp_path: Path, inputs: Inputs) -> None:
+    def test_load_discriminator_pools_the_last_map_of_a_convolutional_net(
+        self, tmp_path: Path, inputs: Inputs
+    ) -> None:
         torch.manual_seed(0)
         net = self.timm.create_model("resnet10t").eval()
         torch.save({"state_dict": {f"module.{n}": v for n, v in net.state_dict().items()}}, "c.pth")
-        model = load("resnet10t:c.pth", CPU)
+        model = load_discriminator("resnet10t:c.pth", CPU)
         images = inputs[0][..., :64]
         with torch.no_grad():
             last = net.forward_features((images / 255 - model.mean) / model.std)
@@ -185,10 +185,12 @@ class TestTimm:
             ("resnet10t:net.pth", "resnet10t"),
         ],
     )
-    def test_what_cannot_be_had_is_told(self, source: str, words: str) -> None:
+    def test_load_discriminator_refuses_unknown_models_and_weights(
+        self, source: str, words: str
+    ) -> None:
         torch.save(small().state_dict(), "net.pth")
         with pytest.raises(UserError, match=words):
-            load(source, CPU)
+            load_discriminator(source, CPU)
 
     def test_without_a_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def offline(*_: Any, **__: Any) -> None:
@@ -196,7 +198,7 @@ class TestTimm:
 
         monkeypatch.setattr(self.timm, "create_model", offline)
         with pytest.raises(UserError, match=r"vit_small_patch16_224.dino could not") as told:
-            load("vit_small_patch16_224.dino", CPU)
+            load_discriminator("vit_small_patch16_224.dino", CPU)
         assert "NAME:FILE" in told.value.fix
 
 
@@ -226,10 +228,10 @@ def mean_of_samples(tokens: torch.Tensor) -> torch.Tensor:
         ("odd:name", (None, Path("odd:name"))),  # a file that is there
     ],
 )
-def test_spellings(source: str | Path, wanted: tuple[Any, Any]) -> None:
+def test_parse_source_spellings(source: str | Path, wanted: tuple[Any, Any]) -> None:
     for name in ("a.pth", "odd:name"):
         Path(name).touch()
-    assert parse(source) == wanted
+    assert parse_source(source) == wanted
 
 
 class Sly:
@@ -245,21 +247,21 @@ class Sly:
         ({"state_dict": {"conv1.weight": torch.zeros(64, 3, 7, 7)}, "sly": Sly()}, "any program"),
     ],
 )
-def test_files_that_are_not_weights(
+def test_load_discriminator_refuses_files_without_weights(
     content: Any, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     torch.save(content, "odd.pth")
     with pytest.raises(UserError, match=words) as told:
-        load("odd.pth", CPU)
+        load_discriminator("odd.pth", CPU)
     assert "odd.pth" in told.value.what
     assert "run by a file" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["torn.pth", "torn.safetensors", "torn.pth.tar"])
-def test_files_that_are_torn(name: str) -> None:
+def test_load_discriminator_refuses_damaged_files(name: str) -> None:
     Path(name).write_bytes(b"not weights at all")
     with pytest.raises(UserError, match=name):
-        load(name, CPU)
+        load_discriminator(name, CPU)
 
 
 @pytest.mark.parametrize(
@@ -273,13 +275,13 @@ def test_files_that_are_torn(name: str) -> None:
         ("resnet50:net.pth", "weights of resnet18, not of resnet50"),
     ],
 )
-def test_wrong_sources_are_told(source: str, words: str) -> None:
+def test_load_discriminator_refuses_wrong_sources(source: str, words: str) -> None:
     torch.save(small().state_dict(), "net.pth")
     with pytest.raises(UserError, match=words):
-        load(source, CPU)
+        load_discriminator(source, CPU)
 
 
-def test_a_detector_is_no_discriminator() -> None:
+def test_load_discriminator_refuses_a_detector() -> None:
     save_file({"a": torch.zeros(1)}, "d.safetensors", {"mini": '{"format": 1, "settings": {}}'})
     with pytest.raises(UserError, match="this is a detector"):
-        load("d.safetensors", CPU)
+        load_discriminator("d.safetensors", CPU)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from mini_fsod.discriminator.moco import DIMENSION, Encoder, MoCo, info_nce, put
+from mini_fsod.discriminator.moco import DIMENSION, Encoder, MoCo, enqueue, info_nce
 
 
 class Mean(nn.Module):
@@ -33,7 +33,7 @@ def views(pictures: int = 4, seed: int = 0) -> tuple[Tensor, Tensor]:
     return images, torch.full((2 * pictures, 2), 8)
 
 
-def test_the_loss_of_two_queries_by_hand() -> None:
+def test_info_nce_of_hand_computed_queries() -> None:
     query = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     key = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
     queue = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
@@ -45,7 +45,7 @@ def test_the_loss_of_two_queries_by_hand() -> None:
 
 
 @given(st.integers(1, 6), st.integers(1, 9), st.floats(0.05, 2))
-def test_the_loss_is_cross_entropy_with_the_key_first(b: int, k: int, t: float) -> None:
+def test_info_nce_equals_cross_entropy(b: int, k: int, t: float) -> None:
     rng = torch.Generator().manual_seed(b * 10 + k)
     unit = [nn.functional.normalize(torch.randn(n, 5, generator=rng), dim=1) for n in (b, b, k)]
     query, key, queue = unit
@@ -56,31 +56,31 @@ def test_the_loss_is_cross_entropy_with_the_key_first(b: int, k: int, t: float) 
     torch.testing.assert_close(info_nce(query, key, queue, t), wanted)
 
 
-def test_the_queue_goes_round() -> None:
-    queue, seen = torch.zeros(4, 1), torch.tensor(0)
+def test_enqueue_overwrites_the_oldest_keys() -> None:
+    queue, count = torch.zeros(4, 1), torch.tensor(0)
     held = []
     for n in (1.0, 3.0, 5.0):
-        put(queue, seen, torch.tensor([[n], [n + 1]]))
+        enqueue(queue, count, torch.tensor([[n], [n + 1]]))
         held.append(queue.flatten().tolist())
     assert held == [[1, 2, 0, 0], [1, 2, 3, 4], [5, 6, 3, 4]]
-    assert seen == 6
+    assert count == 6
 
 
-def test_the_key_encoder_trails_weights_and_statistics() -> None:
+def test_update_key_averages_weights_and_statistics() -> None:
     moco = model(momentum=0.75)
     with torch.no_grad():
         moco.query.head[0].weight.fill_(4)
         moco.key.head[0].weight.fill_(0)
         moco.query.body.norm.running_mean.fill_(8)
     for wanted in (1.0, 1.75):  # 0.75 x 0 + 0.25 x 4; 0.75 x 1 + 0.25 x 4
-        moco.follow()
+        moco.update_key()
         assert moco.key.head[0].weight.unique().tolist() == [wanted]
     assert moco.key.body.norm.running_mean.unique().tolist() == [3.5]
     assert moco.query.head[0].weight.unique().tolist() == [4]
 
 
-def test_a_key_does_not_depend_on_its_batch() -> None:
-    """Else it would tell which batch it came from, and the batches would have to be shuffled."""
+def test_losses_compute_keys_independent_of_the_batch() -> None:
+    """Otherwise keys reveal their batch, and batches have to be shuffled."""
     images, sizes = views()
     one, other = model(), model()
     one.losses(images, sizes)
@@ -91,7 +91,7 @@ def test_a_key_does_not_depend_on_its_batch() -> None:
     assert not torch.allclose(one.queue[1], other.queue[1])
 
 
-def test_nothing_is_learnt_before_the_queue_is_full() -> None:
+def test_losses_are_zero_until_the_queue_is_full() -> None:
     moco = model(queue=8)
     for n, learns in enumerate((False, False, True, True)):
         moco.zero_grad()
@@ -99,20 +99,20 @@ def test_nothing_is_learnt_before_the_queue_is_full() -> None:
         losses["loss_contrast"].backward()
         gradient = sum(p.grad.abs().sum() for p in moco.parameters() if p.grad is not None)
         assert bool(losses["loss_contrast"] > 0) is bool(gradient > 0) is learns
-    assert moco.seen == 16
+    assert moco.count == 16
     torch.testing.assert_close(moco.queue.norm(dim=1), torch.ones(8))
     assert moco.queue.shape == (8, DIMENSION)
 
 
-def test_only_the_query_encoder_learns_and_all_that_moves_is_kept() -> None:
-    """The state of a run keeps weights that learn, and buffers."""
+def test_moco_trains_the_query_encoder_and_stores_the_rest_as_buffers() -> None:
+    """The training state stores parameters and buffers."""
     moco = model()
     assert all(name.startswith("query.") for name, _ in moco.named_parameters())
     assert {n.split(".")[0] for n in moco.state_dict()} == {
         "query",
         "key",
         "queue",
-        "seen",
+        "count",
         "mean",
         "std",
     }

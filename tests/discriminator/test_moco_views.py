@@ -29,7 +29,7 @@ def plan(step: int = 0) -> Plan:
 
 
 @given(st.integers(0, 50), st.sampled_from([WINDOWS, WHOLE]))
-def test_every_view_lies_in_its_picture(step: int, crops: Crops) -> None:
+def test_draw_crops_stays_inside_the_image(step: int, crops: Crops) -> None:
     found = draw_crops(plan(step), HELD, 32, crops, True, seed=1)
     assert found.images.tolist() == plan(step).images.tolist() * 2
     assert found.canvas == (32, 32)
@@ -42,7 +42,7 @@ def test_every_view_lies_in_its_picture(step: int, crops: Crops) -> None:
     assert (share[found.images == 1] > 0.9 * least).all()  # of a long one a side may be cut
 
 
-def test_views_of_a_window_overlap() -> None:
+def test_draw_crops_takes_both_views_from_one_window() -> None:
     """A window of a quarter of the area, all of it in both views: the same place twice."""
     found = draw_crops(plan(), HELD, 32, Crops((0.25, 0.25), (1.0, 1.0)), False, seed=1)
     corner, side = found.shift / found.scaled, 32 / found.scaled
@@ -52,7 +52,7 @@ def test_views_of_a_window_overlap() -> None:
     assert not found.flip.any()
 
 
-def test_other_steps_and_seeds_give_other_views() -> None:
+def test_draw_crops_depends_on_step_and_seed() -> None:
     made = [
         draw_crops(plan(step), HELD, 32, WINDOWS, True, seed).shift.tolist()
         for step, seed in ((0, 0), (0, 0), (1, 0), (0, 1))
@@ -71,7 +71,7 @@ def test_other_steps_and_seeds_give_other_views() -> None:
         ((1.0, 1.0, 0.0, 0.5), (0, 0), (100 * 0.75**0.5, 100)),  # too wide: cut
     ],
 )
-def test_a_part_by_hand(
+def test_draw_part_of_hand_computed_chances(
     chances: tuple[float, ...], corner: tuple[float, float], sides: tuple[float, float]
 ) -> None:
     found = draw_part(np.array([[100.0, 100.0]]), (0.25, 1.0), np.array([chances]))
@@ -84,7 +84,7 @@ def neutral(n: int) -> Colours:
     return Colours((0, 1, 2, 3), strength, np.zeros(n), np.zeros(n))
 
 
-def test_colours_as_torchvision_changes_them() -> None:
+def test_coloured_equals_torchvision() -> None:
     rng = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (3, 3, 16, 16), generator=rng, dtype=torch.uint8)
     sizes = torch.full((3, 2), 16)
@@ -100,7 +100,7 @@ def test_colours_as_torchvision_changes_them() -> None:
     torch.testing.assert_close(found, wanted, atol=0.01, rtol=0)
 
 
-def test_the_chances_of_colours_are_mocos() -> None:
+def test_draw_colours_has_mocos_probabilities() -> None:
     images = np.zeros(4000, dtype=np.int64)
     drawn = draw_colours(replace(plan(), images=images), seed=0)
     kept = (drawn.strength == [1, 1, 1, 0]).all(1)

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from mini_fsod.discriminator.layouts import read_header
 from PIL import Image
 
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.read import read
 from mini_fsod.discriminator import pretrain as room
-from mini_fsod.discriminator.load import load
+from mini_fsod.discriminator.load import load_discriminator, read_discriminator_header
 from mini_fsod.discriminator.pretrain import SMALL, Pretraining, new_body, pretrain, queue_length
 from mini_fsod.errors import UserError
 from mini_fsod.train import log
@@ -45,7 +44,7 @@ class StopError(Exception):
 
 
 @pytest.mark.slow
-def test_a_training_that_was_stopped_ends_with_the_same_bytes(
+def test_pretrain_resumes_and_ends_with_the_same_bytes(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = read(photos)
@@ -77,15 +76,15 @@ def test_a_training_that_was_stopped_ends_with_the_same_bytes(
     assert made(data, tmp_path / "other.safetensors", replace(QUICK, seed=1)) != whole
 
 
-def test_what_it_writes_is_a_discriminator(photos: Path, tmp_path: Path) -> None:
+def test_pretrain_writes_a_discriminator(photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "own.safetensors"
     data = read(photos)
     trained = pretrain(data, out, replace(QUICK, epochs=4), tmp_path / "cache", CPU)
     assert trained is not None
     assert trained.iterations == 20
-    model = load(out, CPU)
+    model = load_discriminator(out, CPU)
     assert (model.dimension, model.stride, model.crop) == (128, 32, 32)
-    header = read_header(out)
+    header = read_discriminator_header(out)
     assert header is not None
     assert header.about["images"] == 20
     # it learnt: the weights are no longer those of the seed
@@ -93,16 +92,16 @@ def test_what_it_writes_is_a_discriminator(photos: Path, tmp_path: Path) -> None
     fresh, _ = new_body(QUICK.backbone)
     assert not torch.equal(model.body.net.conv1.weight, fresh.net.conv1.weight)
     assert pretrain(data, out, replace(QUICK, epochs=4), tmp_path / "cache", CPU) is None
-    with pytest.raises(UserError, match="not from this training"):
+    with pytest.raises(UserError, match="from another training"):
         pretrain(data, out, replace(QUICK, epochs=4, seed=7), tmp_path / "cache", CPU)
 
 
 @pytest.mark.slow
-def test_batch_norm_is_folded_where_it_is_used(photos: Path, tmp_path: Path) -> None:
+def test_pretrain_with_batch_norm_can_be_loaded(photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "own.safetensors"
     how = replace(QUICK, backbone="resnet18", epochs=1, whole=True)
     pretrain(read(photos), out, how, tmp_path / "cache", CPU)
-    model = load(out, CPU)
+    model = load_discriminator(out, CPU)
     assert model.crop is None
     assert model.dimension == 512
     assert model.body.net.folded
@@ -112,7 +111,7 @@ def test_batch_norm_is_folded_where_it_is_used(photos: Path, tmp_path: Path) -> 
     ("images", "batch", "wanted"),
     [(1000, 64, 448), (200_000, 256, 65_536), (16, 8, 8), (20, 8, 8), (300_000, 48, 65_520)],
 )
-def test_the_queue_is_half_the_images_in_whole_batches(
+def test_queue_length_is_half_the_images_in_whole_batches(
     images: int, batch: int, wanted: int
 ) -> None:
     assert queue_length(images, batch) == wanted

@@ -1,4 +1,4 @@
-"""The audit on a handful of boxes: what is right, found twice, or lies on something else."""
+"""The audit of a few boxes: true, duplicate, or on something else."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mining.pairs import LABELS, data_of, no_shots, raw_of
 
+from helpers.pairs import LABELS, data_of, no_shots, pairs_of
 from mini_fsod.data.dataset import Boxes, Dataset
 from mini_fsod.data.subsets import arranged
 from mini_fsod.mining.audit import (
@@ -17,15 +17,15 @@ from mini_fsod.mining.audit import (
     DUPLICATE,
     FALSE,
     LOOSE,
-    SHOWN,
+    SHOT,
     TRUE,
-    annotated,
     audit,
-    judge,
+    count_hidden,
+    judge_candidates,
+    judge_with_pool,
     seem_complete,
-    with_pool,
 )
-from mini_fsod.mining.candidates import Candidates, candidates
+from mini_fsod.mining.candidates import Candidates, select_candidates
 
 CAR, BIRD, BUS = 0, 1, 2
 
@@ -41,7 +41,7 @@ def found_of(*rows: tuple[int, int, float, tuple[float, ...]]) -> Candidates:
     return Candidates(image, label, xywh.astype(float), score, score, None)
 
 
-def test_right_twice_and_wrong(tmp_path: Path) -> None:
+def test_judge_candidates_of_every_kind(tmp_path: Path) -> None:
     truth = truth_of(
         tmp_path,
         (0, BIRD, (0, 0, 20, 20)),
@@ -61,53 +61,58 @@ def test_right_twice_and_wrong(tmp_path: Path) -> None:
         ((1, 0, 0.2, (0, 0, 20, 20)), TRUE, LOOSE),  # difficult boxes count as true
         ((2, 0, 0.1, (0, 0, 20, 20)), FALSE, BACKGROUND),
     ]
-    verdict = judge(found_of(*(row for row, _, _ in cases)), truth, no_shots(truth), LABELS)
+    verdict = judge_candidates(
+        found_of(*(row for row, _, _ in cases)), truth, no_shots(truth), LABELS
+    )
     assert verdict.kind.tolist() == [kind for _, kind, _ in cases]
     assert verdict.on.tolist() == [on for _, _, on in cases]
 
 
-def test_a_box_that_fits_two_takes_the_free_one(tmp_path: Path) -> None:
+def test_judge_candidates_takes_the_free_box_of_two(tmp_path: Path) -> None:
     truth = truth_of(tmp_path, (0, BIRD, (0, 0, 20, 20)), (0, BIRD, (4, 0, 20, 20)))
     found = found_of((0, 0, 0.9, (1, 0, 20, 20)), (0, 0, 0.8, (1, 0, 20, 20)))
-    assert judge(found, truth, no_shots(truth), LABELS).kind.tolist() == [TRUE, TRUE]
+    assert judge_candidates(found, truth, no_shots(truth), LABELS).kind.tolist() == [TRUE, TRUE]
 
 
-def test_the_best_fitting_box_is_taken(tmp_path: Path) -> None:
+def test_judge_candidates_takes_the_best_fitting_box(tmp_path: Path) -> None:
     """The first fits both, and the first bird better; the second fits that bird alone."""
     truth = truth_of(tmp_path, (0, BIRD, (0, 0, 20, 20)), (0, BIRD, (6, 0, 20, 20)))
     found = found_of((0, 0, 0.9, (1, 0, 20, 20)), (0, 0, 0.8, (-3, 0, 20, 20)))
-    assert judge(found, truth, no_shots(truth), LABELS).kind.tolist() == [TRUE, DUPLICATE]
+    assert judge_candidates(found, truth, no_shots(truth), LABELS).kind.tolist() == [
+        TRUE,
+        DUPLICATE,
+    ]
 
 
-def test_a_box_that_fits_by_half_fits(tmp_path: Path) -> None:
+def test_judge_candidates_accepts_an_iou_of_one_half(tmp_path: Path) -> None:
     truth = truth_of(tmp_path, (0, BIRD, (0, 0, 20, 20)))
     found = found_of((0, 0, 0.9, (0, 0, 10, 20)))
-    assert judge(found, truth, no_shots(truth), LABELS).kind.tolist() == [TRUE]
+    assert judge_candidates(found, truth, no_shots(truth), LABELS).kind.tolist() == [TRUE]
 
 
-def test_what_may_not_be_chosen_takes_nothing_from_the_pool(tmp_path: Path) -> None:
-    """The second candidate lies on the second bird, and in the first box; the third is chosen."""
+def test_judge_with_pool_ignores_ineligible_candidates(tmp_path: Path) -> None:
+    """The second candidate is on the second bird and nested in the first; the third is chosen."""
     truth = truth_of(tmp_path, (0, BIRD, (0, 0, 60, 60)), (0, BIRD, (40, 0, 30, 40)))
     rows = ((0, 0, 0.9, (0, 0, 60, 60)), (0, 0, 0.8, (35, 0, 26, 40)), (0, 0, 0.7, (48, 0, 22, 40)))
     found, kept = found_of(*rows), np.array([True, False, True])
     row = audit(found, kept, truth, no_shots(truth), LABELS)["classes"]["bird"]
     assert (row["true_positives"], row["duplicates"], row["precision"]) == (2, 0, 1)
     assert (row["candidates"], row["candidates_true"]) == (3, 2)
-    among_all = judge(found, truth, no_shots(truth), LABELS)
+    among_all = judge_candidates(found, truth, no_shots(truth), LABELS)
     assert among_all.kind.tolist() == [TRUE, TRUE, DUPLICATE]
-    both = with_pool(among_all, found, kept, truth, no_shots(truth), LABELS)
+    both = judge_with_pool(among_all, found, kept, truth, no_shots(truth), LABELS)
     assert both.kind.tolist() == [TRUE, TRUE, TRUE]
 
 
-def test_crowds_are_no_truth(tmp_path: Path) -> None:
+def test_audit_ignores_crowds(tmp_path: Path) -> None:
     truth = truth_of(tmp_path, (0, BIRD, (0, 0, 20, 20)), crowd=[True])
     found = found_of((0, 0, 0.9, (0, 0, 20, 20)))
     row = audit(found, np.array([True]), truth, no_shots(truth), LABELS)["classes"]["bird"]
     assert (row["hidden"], row["true_positives"], row["recall"]) == (0, 0, None)
 
 
-def test_the_figures_by_hand(tmp_path: Path) -> None:
-    """15 birds hide in image 0; the 12 best candidates are right but the third, then 8 are not."""
+def test_audit_of_hand_computed_figures(tmp_path: Path) -> None:
+    """15 birds hide in image 0; of the 12 best candidates only the third is wrong, then 8 are."""
     birds = [(0, BIRD, (30 * k, 0, 20, 20)) for k in range(15)]
     truth = truth_of(tmp_path, *birds, (1, CAR, (0, 0, 20, 20)))
     rows = [(0, 0, 0.9 - k / 100, (30 * k, 100 * (k == 2), 20, 20)) for k in range(12)]
@@ -142,8 +147,8 @@ def test_the_figures_by_hand(tmp_path: Path) -> None:
     json.dumps(result, allow_nan=False)
 
 
-def test_shots_are_neither_right_nor_wrong(tmp_path: Path) -> None:
-    """Nor are they hidden. A second box on one is a duplicate, another class there is wrong."""
+def test_audit_counts_shots_as_neither_right_nor_wrong(tmp_path: Path) -> None:
+    """Nor are they hidden. A second box on one is a duplicate, another class is wrong."""
     birds = [(0, BIRD, (30 * k, 0, 20, 20)) for k in range(4)]
     truth = truth_of(tmp_path, *birds, (1, BIRD, (0, 0, 20, 20)))
     shots = arranged(truth.with_boxes(truth.boxes.take(np.array([0, 4]))), LABELS).select([1, 0])
@@ -154,15 +159,15 @@ def test_shots_are_neither_right_nor_wrong(tmp_path: Path) -> None:
         (0, 0, 0.6, (30, 0, 20, 20)),
         (1, 0, 0.5, (0, 0, 20, 20)),  # the other shot
     )
-    kinds = [SHOWN, DUPLICATE, FALSE, TRUE, SHOWN]
-    assert judge(found, truth, shots, LABELS).kind.tolist() == kinds
+    kinds = [SHOT, DUPLICATE, FALSE, TRUE, SHOT]
+    assert judge_candidates(found, truth, shots, LABELS).kind.tolist() == kinds
     bird = audit(found, np.ones(5, dtype=bool), truth, shots, LABELS)["classes"]["bird"]
     assert (bird["hidden"], bird["kept"], bird["on_shots"]) == (3, 4, 2)
     assert (bird["precision"], bird["recall"]) == (0.5, pytest.approx(1 / 3, abs=1e-6))
-    assert annotated(truth, shots, LABELS) == 3
-    assert annotated(truth, no_shots(truth), LABELS) == 5
+    assert count_hidden(truth, shots, LABELS) == 3
+    assert count_hidden(truth, no_shots(truth), LABELS) == 5
     elsewhere = replace(shots, files=("elsewhere/1.png", "elsewhere/0.png"))
-    assert annotated(truth, elsewhere, LABELS) == 5
+    assert count_hidden(truth, elsewhere, LABELS) == 5
 
 
 @pytest.mark.parametrize(
@@ -177,23 +182,23 @@ def test_shots_are_neither_right_nor_wrong(tmp_path: Path) -> None:
         (6139, 1500, True),
     ],
 )
-def test_a_few_boxes_more_than_the_shots_tell_nothing(
+def test_seem_complete_needs_a_quarter_of_the_mined_boxes(
     objects: int, mined: int, complete: bool
 ) -> None:
     assert seem_complete(objects, mined) is complete
 
 
-def test_nothing_found(tmp_path: Path) -> None:
+def test_audit_without_candidates(tmp_path: Path) -> None:
     truth = data_of(tmp_path)
     nothing = np.zeros(0, dtype=bool)
-    result = audit(candidates(raw_of(), 0.05), nothing, truth, no_shots(truth), LABELS)
+    result = audit(select_candidates(pairs_of()), nothing, truth, no_shots(truth), LABELS)
     assert result["pool"]["hidden"] == 3
     assert result["pool"]["recall"] == 0
     assert result["pool"]["precision"] is None
     assert result["pool"]["without_co_mining"] is None
 
 
-def test_a_verdict_depends_on_better_ones_alone(tmp_path: Path) -> None:
+def test_judge_candidates_depends_on_better_ones_alone(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     truth = data_of(tmp_path)
     n = 300
@@ -201,11 +206,11 @@ def test_a_verdict_depends_on_better_ones_alone(tmp_path: Path) -> None:
     near = np.array([[10, 20, 30, 40], [0, 0, 60, 60], [40, 20, 50, 30]])[image]
     xywh = near * rng.normal(1, 0.15, (n, 4))
     found = Candidates(image, label, xywh, rng.random(n), rng.random(n), None)
-    whole = judge(found, truth, no_shots(truth), LABELS)
+    whole = judge_candidates(found, truth, no_shots(truth), LABELS)
     best = found.score > 0.4
-    part = judge(found.take(best), truth, no_shots(truth), LABELS)
+    part = judge_candidates(found.take(best), truth, no_shots(truth), LABELS)
     assert part.kind.tolist() == whole.kind[best].tolist()
     assert set(whole.kind.tolist()) == {TRUE, DUPLICATE, FALSE}
     shuffled = rng.permutation(n)
-    again = judge(found.take(shuffled), truth, no_shots(truth), LABELS)
+    again = judge_candidates(found.take(shuffled), truth, no_shots(truth), LABELS)
     assert again.kind.tolist() == whole.kind[shuffled].tolist()

@@ -1,4 +1,4 @@
-"""Stretches that a whole class shares, and boxes that follow them."""
+"""Box corrections of a class, and how they are chosen."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_fsod.mining.box_correction import STRETCHES, best_stretch, stretched
+from mini_fsod.mining.box_correction import CORRECTIONS, best_correction, corrected_boxes
 
 SIZES = np.array([[200, 100]])  # width, height
 
 
 @pytest.mark.parametrize(
-    ("stretch", "wanted"),
+    ("correction", "expected"),
     [
         ((1, 1, 0.5), [50, 40, 40, 20]),
         ((1.5, 1, 0.5), [40, 40, 60, 20]),  # evenly to both sides
@@ -24,25 +24,27 @@ SIZES = np.array([[200, 100]])  # width, height
         ((1, 20, 0.5), [50, 0, 40, 100]),
     ],
 )
-def test_stretched_by_hand(stretch: tuple[float, ...], wanted: list[float]) -> None:
-    found = stretched(np.array([[50.0, 40.0, 40.0, 20.0]]), np.array([stretch]), SIZES)
-    assert found.tolist() == [pytest.approx(wanted)]
+def test_corrected_boxes_of_hand_computed_corrections(
+    correction: tuple[float, ...], expected: list[float]
+) -> None:
+    found = corrected_boxes(np.array([[50.0, 40.0, 40.0, 20.0]]), np.array([correction]), SIZES)
+    assert found.tolist() == [pytest.approx(expected)]
 
 
-def test_nothing_to_stretch() -> None:
-    none = stretched(np.zeros((0, 4)), np.zeros((0, 3)), np.zeros((0, 2), dtype=np.int64))
+def test_corrected_boxes_of_no_boxes() -> None:
+    none = corrected_boxes(np.zeros((0, 4)), np.zeros((0, 3)), np.zeros((0, 2), dtype=np.int64))
     assert none.shape == (0, 4)
 
 
-def test_the_first_changes_nothing_and_no_two_are_alike() -> None:
-    assert STRETCHES[0].tolist()[:2] == [1, 1]
-    assert len(np.unique(STRETCHES, axis=0)) == len(STRETCHES) == 30
+def test_corrections_start_with_none_and_differ() -> None:
+    assert CORRECTIONS[0].tolist()[:2] == [1, 1]
+    assert len(np.unique(CORRECTIONS, axis=0)) == len(CORRECTIONS) == 30
 
 
-@given(st.integers(0, len(STRETCHES) - 1), st.floats(0, 150), st.floats(0, 80))
-def test_a_box_in_its_picture_stays_there(which: int, x: float, y: float) -> None:
+@given(st.integers(0, len(CORRECTIONS) - 1), st.floats(0, 150), st.floats(0, 80))
+def test_corrected_boxes_stay_in_their_image(which: int, x: float, y: float) -> None:
     box = np.array([[x, y, 200 - x - 10, 100 - y - 10]])
-    found = stretched(box, STRETCHES[which : which + 1], SIZES)[0]
+    found = corrected_boxes(box, CORRECTIONS[which : which + 1], SIZES)[0]
     assert (found >= 0).all()
     assert found[0] + found[2] <= 200 + 1e-9
     assert found[1] + found[3] <= 100 + 1e-9
@@ -51,8 +53,8 @@ def test_a_box_in_its_picture_stays_there(which: int, x: float, y: float) -> Non
 SHOT = np.array([1.0, 0.0, 0.0])
 
 
-def looks(n: int, angles: list[float], spread: float = 0.05) -> np.ndarray:
-    """(n, T, 3) boxes that a stretch turns to so many radians from the shot, each a little off."""
+def crops(n: int, angles: list[float], spread: float = 0.05) -> np.ndarray:
+    """(n, T, 3) features of boxes; correction t is `angles[t]` radians away from the shot."""
     rng = np.random.default_rng(0)
     off = rng.normal(0, spread, (n, 1)) + rng.normal(0, spread, (n, len(angles)))
     turned = np.array(angles) + off
@@ -60,35 +62,35 @@ def looks(n: int, angles: list[float], spread: float = 0.05) -> np.ndarray:
     return np.stack([np.cos(turned), np.sin(turned), third], axis=-1)
 
 
-def test_a_stretch_must_help_the_class() -> None:
-    # the boxes as they are lie at 0.9, and spread to both sides of it
-    assert best_stretch(looks(100, [0.9, 0.9, 0.9]), SHOT) == 0
-    some = looks(100, [0.9, 0.9, 0.9])
-    some[:10, 1] = looks(10, [0.2])[:, 0]
-    assert best_stretch(some, SHOT) == 0  # ten of a hundred are no class
+def test_best_correction_must_help_the_whole_class() -> None:
+    # uncorrected boxes are at 0.9 radians, with some spread
+    assert best_correction(crops(100, [0.9, 0.9, 0.9]), SHOT) == 0
+    some = crops(100, [0.9, 0.9, 0.9])
+    some[:10, 1] = crops(10, [0.2])[:, 0]
+    assert best_correction(some, SHOT) == 0  # ten of a hundred do not count
 
 
-def test_two_witnesses_must_agree() -> None:
-    # as they are the boxes point anywhere around 0.5; the second stretch brings them together
-    wild = looks(200, [0.5, 0.3, 0.0], spread=0.0)
-    wild[:, 0] = looks(200, [0.5], spread=0.8)[:, 0]
-    assert best_stretch(wild, SHOT) == 1  # nearest to the middle of the boxes and to the shot
-    # a stretch that makes them like the shot, and unlike one another before
-    tight = looks(200, [0.9, 0.2], spread=0.01)
-    assert best_stretch(tight, SHOT) == 0
-    # one that makes them like one another, and unlike the shot
-    apart = looks(200, [0.5, 0.6], spread=0.0)
-    apart[:, 0] = looks(200, [0.5], spread=0.8)[:, 0]
-    assert best_stretch(apart, np.array([0.0, -1.0, 0.0])) == 0
+def test_best_correction_must_approach_both_references() -> None:
+    # uncorrected boxes point anywhere around 0.5; the corrections bring them together
+    wild = crops(200, [0.5, 0.3, 0.0], spread=0.0)
+    wild[:, 0] = crops(200, [0.5], spread=0.8)[:, 0]
+    assert best_correction(wild, SHOT) == 1  # nearest to the middle of the boxes and to the shot
+    # a correction towards the shot, but away from the mean of the uncorrected boxes
+    tight = crops(200, [0.9, 0.2], spread=0.01)
+    assert best_correction(tight, SHOT) == 0
+    # one towards that mean, but away from the shot
+    apart = crops(200, [0.5, 0.6], spread=0.0)
+    apart[:, 0] = crops(200, [0.5], spread=0.8)[:, 0]
+    assert best_correction(apart, np.array([0.0, -1.0, 0.0])) == 0
 
 
-def test_what_is_not_worth_it_is_left() -> None:
-    wild = looks(5000, [0.0, 0.0], spread=0.0)
-    wild[:, 0] = looks(5000, [0.0], spread=0.05)[:, 0]
-    assert best_stretch(wild, SHOT) == 0  # sure, but by 0.002
+def test_best_correction_ignores_a_small_gain() -> None:
+    wild = crops(5000, [0.0, 0.0], spread=0.0)
+    wild[:, 0] = crops(5000, [0.0], spread=0.05)[:, 0]
+    assert best_correction(wild, SHOT) == 0  # significant, but by 0.002
 
 
-def test_few_boxes_or_none_stay_as_they_are() -> None:
-    assert best_stretch(np.zeros((0, 3, 2)), SHOT[:2]) == 0
-    assert best_stretch(np.array([[[0.0, 1.0], [1.0, 0.0]]]), SHOT[:2]) == 0
-    assert best_stretch(np.zeros((5, 3, 2)), SHOT[:2]) == 0  # nothing could be seen
+def test_best_correction_of_few_boxes_is_none() -> None:
+    assert best_correction(np.zeros((0, 3, 2)), SHOT[:2]) == 0
+    assert best_correction(np.array([[[0.0, 1.0], [1.0, 0.0]]]), SHOT[:2]) == 0
+    assert best_correction(np.zeros((5, 3, 2)), SHOT[:2]) == 0  # no box has a feature

@@ -1,4 +1,4 @@
-"""Candidates seen one by one: axes, whitening and prototypes, worked by hand and by property."""
+"""Features of crops: principal axes, whitening and similarities."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mini_fsod.errors import UserError
-from mini_fsod.mining.crop_similarity import Seen, principal_axes, whitening
+from mini_fsod.mining.crop_similarity import CropFeatures, principal_axes, whitening
 
 
-def seen(candidates: object, **changes: object) -> Seen:
+def crops(pairs: object, **changes: object) -> CropFeatures:
     """Two novel classes whose shots lie on the axes; base boxes of two classes."""
     columns: dict[str, object] = {
-        "candidates": candidates,
+        "pairs": pairs,
         "base": [[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]],
         "shots": [[2.0, 0.0], [0.0, 1.0], [0.0, 3.0]],
     } | changes
-    return Seen(
-        *(np.asarray(columns[n], dtype=np.float64).reshape(-1, 2) for n in ("candidates", "base")),
+    return CropFeatures(
+        *(np.asarray(columns[n], dtype=np.float64).reshape(-1, 2) for n in ("pairs", "base")),
         np.array([0, 0, 1, 1]),
         np.asarray(columns["shots"], dtype=np.float64),
         np.array([0, 1, 1]),
@@ -28,33 +28,33 @@ def seen(candidates: object, **changes: object) -> Seen:
     )
 
 
-def test_likeness_by_hand() -> None:
-    looks = seen([[3.0, 4.0], [3.0, 4.0], [-1.0, 0.0], [0.0, 0.0]])
-    found = looks.likeness(np.arange(4), np.array([0, 1, 0, 1]))
-    assert found.tolist() == pytest.approx([0.6, 0.8, 0.0, 0.0])  # against it, nothing seen: 0
-    twice = looks.likeness(np.array([1]), np.array([1]), tau=2.0)
+def test_similarity_to_shots_of_hand_computed_features() -> None:
+    features = crops([[3.0, 4.0], [3.0, 4.0], [-1.0, 0.0], [0.0, 0.0]])
+    found = features.similarity_to_shots(np.arange(4), np.array([0, 1, 0, 1]))
+    assert found.tolist() == pytest.approx([0.6, 0.8, 0.0, 0.0])  # opposite, no feature: 0
+    twice = features.similarity_to_shots(np.array([1]), np.array([1]), tau=2.0)
     assert twice.tolist() == pytest.approx([1.6])
 
 
-def test_refined_prototypes_are_the_best_candidates() -> None:
+def test_similarity_to_best_uses_the_best_pairs_as_prototypes() -> None:
     # class 0: the best two point to (1, 1), its shot to (1, 0); the others have one candidate each
-    looks = seen([[2.0, 2.0], [5.0, 5.0], [1.0, 0.0], [0.0, 7.0], [3.0, 0.0]])
+    features = crops([[2.0, 2.0], [5.0, 5.0], [1.0, 0.0], [0.0, 7.0], [3.0, 0.0]])
     label, score = np.array([0, 0, 0, 1, 2]), np.array([0.9, 0.8, 0.1, 0.2, 0.3])
-    found = looks.refined(np.arange(5), label, score, most=2)
+    found = features.similarity_to_best(np.arange(5), label, score, count=2)
     assert found.tolist() == pytest.approx([1.0, 1.0, 0.5**0.5, 1.0, 1.0])
-    # lengths do not count: a bright candidate has no more to say than a dull one
-    one = looks.refined(np.arange(5), label, score[[2, 0, 1, 3, 4]], most=2)
+    # lengths do not matter
+    one = features.similarity_to_best(np.arange(5), label, score[[2, 0, 1, 3, 4]], count=2)
     assert one[1] == pytest.approx(np.cos(np.pi / 8))
 
 
-def test_no_candidates() -> None:
-    looks, none = seen(np.zeros((0, 2))), np.zeros(0, dtype=np.int64)
-    assert looks.likeness(none, none).shape == (0,)
-    assert looks.refined(none, none, np.zeros(0), most=100).shape == (0,)
-    assert looks.whitened().candidates.shape == (0, 2)
+def test_crop_features_without_pairs() -> None:
+    features, none = crops(np.zeros((0, 2))), np.zeros(0, dtype=np.int64)
+    assert features.similarity_to_shots(none, none).shape == (0,)
+    assert features.similarity_to_best(none, none, np.zeros(0), count=100).shape == (0,)
+    assert features.whitened().pairs.shape == (0, 2)
 
 
-def test_whitening_makes_classes_round() -> None:
+def test_whitening_equalises_the_variance_within_classes() -> None:
     rng = np.random.default_rng(0)
     label = np.repeat([0, 1, 2], 400)
     wide = rng.normal(size=(1200, 3)) * [10.0, 1.0, 0.1]
@@ -63,14 +63,14 @@ def test_whitening_makes_classes_round() -> None:
     to = whitening(features, label)
     away = np.concatenate([f - f.mean(0) for f in (features[label == c] @ to for c in range(3))])
     spread = np.sort(np.linalg.eigvalsh(away.T @ away / len(away)))
-    # shrinking: the widest direction ends a little wider than 1, one without scatter far below
+    # with shrinkage the widest direction ends above 1, the narrowest far below
     assert 0.9 < spread[-1] < 1.2
     assert spread[0] < 0.05
 
 
 @given(st.integers(0, 2**16), st.integers(0, 6))
 @settings(max_examples=25, deadline=None)
-def test_whitening_is_finite_whatever_the_boxes(seed: int, boxes: int) -> None:
+def test_whitening_is_finite_for_any_boxes(seed: int, boxes: int) -> None:
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(boxes, 4)) * rng.integers(0, 2, size=4)
     to = whitening(features, rng.integers(0, 3, size=boxes))
@@ -78,26 +78,30 @@ def test_whitening_is_finite_whatever_the_boxes(seed: int, boxes: int) -> None:
     assert np.isfinite(to).all()
 
 
-def test_whitening_tells_classes_apart_that_share_what_varies() -> None:
-    # the first number is light, which varies within each base class; the second tells classes apart
+def test_whitened_ignores_directions_that_vary_within_classes() -> None:
+    # the first number varies within each base class (light), the second between classes
     base = [[-9.0, 1.0], [9.0, 1.0], [-9.0, -1.0], [9.0, -1.0]]
-    looks = seen([[9.0, 1.0], [9.0, -1.0]], base=base, shots=[[9.0, 1.0], [0.0, 1.0], [0.0, 1.0]])
+    features = crops(
+        [[9.0, 1.0], [9.0, -1.0]], base=base, shots=[[9.0, 1.0], [0.0, 1.0], [0.0, 1.0]]
+    )
     label = np.zeros(2, dtype=np.int64)
-    plain, white = (s.likeness(np.arange(2), label) for s in (looks, looks.whitened()))
+    plain, white = (
+        s.similarity_to_shots(np.arange(2), label) for s in (features, features.whitened())
+    )
     assert plain[1] > 0.97
     assert white[0] == pytest.approx(1.0)
     assert white[1] < 0.7
 
 
-def test_principal_axes() -> None:
+def test_principal_axes_keep_directions_with_variance() -> None:
     features = torch.tensor(
         [[3.0, 1.0, 5.0], [-3.0, -1.0, 5.0], [3.0, -1.0, 5.0], [-3.0, 1.0, 5.0]]
     )
     mean, axes = principal_axes(features)
     assert mean.tolist() == [0, 0, 5]
-    assert axes.shape == (3, 2)  # the third number never changes
+    assert axes.shape == (3, 2)  # the third number is constant
     assert axes.abs().round(decimals=5).tolist() == [[1, 0], [0, 1], [0, 0]]
-    assert principal_axes(features, most=1)[1].shape == (3, 1)
-    assert principal_axes(features[:1])[1].shape == (3, 1)  # one box: nothing varies
+    assert principal_axes(features, count=1)[1].shape == (3, 1)
+    assert principal_axes(features[:1])[1].shape == (3, 1)  # one box has no variance
     with pytest.raises(UserError, match="no box of a base class"):
         principal_axes(features[:0])

@@ -12,22 +12,22 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from mining.pairs import LABELS, data_of, raw_of, raws, with_cosines
 
+from helpers.pairs import LABELS, data_of, pairs_of, random_pairs, with_cosines
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.read import read
 from mini_fsod.errors import DataError
 from mini_fsod.eval.detections import read_detections
-from mini_fsod.mining.candidates import Candidates, candidates
+from mini_fsod.mining.candidates import Candidates, select_candidates
 from mini_fsod.mining.pool_io import Pool, read_pool, write_candidates, write_pool, write_thresholds
-from mini_fsod.mining.thresholds import pool
+from mini_fsod.mining.thresholds import choose_pool
 
 SIXTH = (10.125, 20.0, 30.0, 100 / 6)
 
 
 def found_of() -> Candidates:
-    raw = raw_of((2, 1, 0.5, (40, 20, 50, 30)), (0, 0, 0.25, SIXTH), (0, 0, 0.75, (0, 0, 5, 5)))
-    return candidates(with_cosines(raw, [0.5, 0.25, -1]), 0.05)
+    pairs = pairs_of((2, 1, 0.5, (40, 20, 50, 30)), (0, 0, 0.25, SIXTH), (0, 0, 0.75, (0, 0, 5, 5)))
+    return select_candidates(with_cosines(pairs, [0.5, 0.25, -1]))
 
 
 def written(tmp_path: Path, data: Dataset, found: Candidates) -> Path:
@@ -36,7 +36,7 @@ def written(tmp_path: Path, data: Dataset, found: Candidates) -> Path:
     return path
 
 
-def test_candidates_json(tmp_path: Path) -> None:
+def test_write_candidates_writes_coco_results(tmp_path: Path) -> None:
     write_candidates(tmp_path / "candidates.json", found_of(), data_of(tmp_path / "data"), LABELS)
     assert (tmp_path / "candidates.json").read_text() == (
         '[{"image_id": 10, "category_id": 5, "bbox": [10.125, 20.0, 30.0, 16.666666], '
@@ -51,16 +51,16 @@ def test_candidates_json(tmp_path: Path) -> None:
     )
 
 
-def test_without_a_discriminator_there_is_no_cosine(tmp_path: Path) -> None:
+def test_write_candidates_without_a_discriminator_has_no_cosine(tmp_path: Path) -> None:
     path = tmp_path / "candidates.json"
     data = data_of(tmp_path / "data")
-    write_candidates(path, candidates(raw_of((1, 0, 0.5, SIXTH)), 0.05), data, LABELS)
+    write_candidates(path, select_candidates(pairs_of((1, 0, 0.5, SIXTH))), data, LABELS)
     assert json.loads(path.read_text())[0]["cosine"] is None
-    write_candidates(path, candidates(raw_of(), 0.05), data, LABELS)
+    write_candidates(path, select_candidates(pairs_of()), data, LABELS)
     assert json.loads(path.read_text()) == []
 
 
-def test_candidates_are_detections_to_ourselves(tmp_path: Path) -> None:
+def test_write_candidates_can_be_read_as_detections(tmp_path: Path) -> None:
     data, found = data_of(tmp_path / "data"), found_of()
     write_candidates(tmp_path / "candidates.json", found, data, LABELS)
     again = read_detections(tmp_path / "candidates.json", data)
@@ -70,13 +70,13 @@ def test_candidates_are_detections_to_ourselves(tmp_path: Path) -> None:
     assert np.allclose(again.xywh, found.xywh, rtol=1e-7)
 
 
-def test_thresholds_json(tmp_path: Path) -> None:
-    _, table = pool(
-        candidates(raw_of((0, 0, 0.25, SIXTH), (1, 0, 0.75, SIXTH)), 0.05), LABELS.novel
+def test_write_thresholds_writes_all_numbers(tmp_path: Path) -> None:
+    _, table = choose_pool(
+        select_candidates(pairs_of((0, 0, 0.25, SIXTH), (1, 0, 0.75, SIXTH))), LABELS.novel
     )
     write_thresholds(tmp_path / "thresholds.json", 0.05, table)
     assert json.loads((tmp_path / "thresholds.json").read_text()) == {
-        "cut": 0.05,
+        "min_score": 0.05,
         "classes": {
             "bird": {
                 "mean": 0.5,
@@ -101,12 +101,12 @@ def test_thresholds_json(tmp_path: Path) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(raws())
-def test_the_pool_can_be_made_again_from_the_files(tmp_path_factory, raw) -> None:
+@given(random_pairs())
+def test_write_pool_follows_from_candidates_and_thresholds(tmp_path_factory, pairs) -> None:
     """Scores are written whole: whoever applies delta and N to candidates.json gets pool.json."""
     folder = tmp_path_factory.mktemp("mine")
-    data, found = data_of(folder / "data"), candidates(raw, 0.05)
-    kept, table = pool(found, LABELS.novel, alpha=0.5, most=2)
+    data, found = data_of(folder / "data"), select_candidates(pairs)
+    kept, table = choose_pool(found, LABELS.novel, alpha=0.5, per_class=2)
     write_candidates(folder / "candidates.json", found, data, LABELS)
     write_thresholds(folder / "thresholds.json", 0.05, table)
     write_pool(folder / "pool.json", found.take(kept), data, LABELS)
@@ -129,7 +129,7 @@ def test_the_pool_can_be_made_again_from_the_files(tmp_path_factory, raw) -> Non
 
 
 @pytest.mark.parametrize("kind", ["coco", "voc", "yolo"])
-def test_the_pool_is_what_other_tools_ask_for(tmp_path: Path, kind: str) -> None:
+def test_write_pool_suits_other_tools(tmp_path: Path, kind: str) -> None:
     data, found = data_of(tmp_path / "data", kind), found_of()
     path = written(tmp_path, data, found)
     content = json.loads(path.read_text())
@@ -155,7 +155,7 @@ def test_the_pool_is_what_other_tools_ask_for(tmp_path: Path, kind: str) -> None
         assert len(tool.loadRes(str(tmp_path / "candidates.json")).anns) == 3
 
 
-def test_ids_are_the_datas_own_where_it_has_numbers(tmp_path: Path) -> None:
+def test_write_pool_keeps_numeric_ids(tmp_path: Path) -> None:
     content = json.loads(written(tmp_path, data_of(tmp_path / "1"), found_of()).read_text())
     assert [i["id"] for i in content["images"]] == [10, 11, 12]
     assert "source_id" not in content["images"][0]
@@ -170,7 +170,7 @@ def as_rows(found: Candidates | Pool) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", ["coco", "voc", "yolo"])
-def test_a_pool_comes_back(tmp_path: Path, kind: str) -> None:
+def test_read_pool_reads_what_write_pool_wrote(tmp_path: Path, kind: str) -> None:
     data, found = data_of(tmp_path / "data", kind), found_of()
     again = read_pool(written(tmp_path, data, found), data, LABELS)
     assert as_rows(again) == as_rows(found)
@@ -179,7 +179,7 @@ def test_a_pool_comes_back(tmp_path: Path, kind: str) -> None:
     assert len(nothing) == 0
 
 
-def test_a_pool_from_another_tool(tmp_path: Path) -> None:
+def test_read_pool_reads_other_tools_files(tmp_path: Path) -> None:
     """Other ids, other order, folders dropped or added, scores gone or among the attributes."""
     data = data_of(tmp_path / "data", "yolo")  # images/train/a.png, ...
     edited = {
@@ -205,12 +205,12 @@ def test_a_pool_from_another_tool(tmp_path: Path) -> None:
     first, second, third = found.notes
     assert first.endswith("1 box of base classes left out: car")
     assert second.endswith("1 box without area left out")
-    assert third.endswith("1 box wholly outside of the picture left out")
+    assert third.endswith("1 box outside of the picture left out")
 
 
-def test_pictures_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+def test_read_pool_tells_equal_names_apart_by_folders(tmp_path: Path) -> None:
     data = replace(data_of(tmp_path / "data"), files=("x/2007/p.png", "x/2012/p.png", "x/q.png"))
-    found = candidates(raw_of((1, 0, 0.5, SIXTH)), 0.05)
+    found = select_candidates(pairs_of((1, 0, 0.5, SIXTH)))
     path = written(tmp_path, data, found)
     for name, image in (("x/2012/p.png", 1), ("2012/p.png", 1), ("images/2007/p.png", 0)):
         content = json.loads(path.read_text())
@@ -226,7 +226,11 @@ def test_pictures_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) ->
     ("change", "kind", "what"),
     [
         ({"images": {"file_name": "z.png"}}, "unknown-image", 'no picture "z.png"'),
-        ({"images": {"width": 50, "height": 40}}, "size-changed", "50 x 40 there, and 100 x 80"),
+        (
+            {"images": {"width": 50, "height": 40}},
+            "size-changed",
+            "50 x 40 in the file, 100 x 80",
+        ),
         (
             {"categories": {"name": "brid"}},
             "unknown-class",
@@ -239,7 +243,7 @@ def test_pictures_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) ->
         ({"annotations": {"image_id": 99}}, "id-unknown", "image id 99 is unknown"),
     ],
 )
-def test_what_cannot_be_placed_is_told(
+def test_read_pool_refuses_unknown_images_classes_and_values(
     tmp_path: Path, change: dict[str, Any], kind: str, what: str
 ) -> None:
     data = data_of(tmp_path / "data")
@@ -256,7 +260,7 @@ def test_what_cannot_be_placed_is_told(
     assert caught.value.what.startswith(str(path))
 
 
-def test_a_name_that_may_mean_two_pictures(tmp_path: Path) -> None:
+def test_read_pool_refuses_ambiguous_names(tmp_path: Path) -> None:
     data = data_of(tmp_path / "data")
     path = written(tmp_path, replace(data, files=("p.png", "b.png", "c.png")), found_of())
     two = replace(data, files=("x/p.png", "y/p.png", "c.png"))
@@ -265,7 +269,7 @@ def test_a_name_that_may_mean_two_pictures(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"images": 3'])
-def test_what_is_no_pool_is_told(tmp_path: Path, text: str) -> None:
+def test_read_pool_refuses_files_that_are_no_pool(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(DataError):
         read_pool(tmp_path / "x.json", data_of(tmp_path / "data"), LABELS)

@@ -1,5 +1,5 @@
-"""The discriminator of offline mining (the paper's section 3.2): features of boxes, by their looks.
+"""The discriminator of offline mining (paper, section 3.3): features that compare boxes.
 
-A network that knows nothing of the classes at hand, such as a self-supervised one (`load`), or one
-trained on the images themselves (`pretrain`, MoCo v2).
+Any pretrained network, such as a self-supervised one (`load`), or one trained on the user's own
+images (`pretrain`, MoCo v2).
 """

@@ -1,8 +1,8 @@
-"""MoCo v2 (He et al. 2020, Chen et al. 2020): two views of a picture are alike, others are not.
+"""MoCo v2 (He et al. 2020, Chen et al. 2020): contrastive learning with a queue of negatives.
 
-Keys of earlier batches, in a queue, are the others. They come from an encoder that trails the one
-that learns. Here it normalises by trailing statistics too (EMAN, Cai et al. 2021): nothing in a key
-tells which batch it came from, so that no batch has to be shuffled.
+The negatives are keys of earlier batches, from an encoder whose weights are a moving average of the
+trained one's. So are its BatchNorm statistics (EMAN, Cai et al. 2021): a key does not depend on its
+batch, so batches need no shuffling.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ TEMPERATURE = 0.2
 def info_nce(query: Tensor, key: Tensor, queue: Tensor, temperature: float) -> Tensor:
     """() MoCo's Eq. 1, the mean over a batch of -log(e^(q.k/t) / (e^(q.k/t) + sum of e^(q.n/t))).
 
-    query and key (B, D) belong together row by row; the n are the rows of queue (K, D). All rows
-    have length 1.
+    query and key (B, D) are positive pairs row by row; the negatives n are the rows of queue
+    (K, D). All rows have length 1.
     """
-    alike = (query * key).sum(1, keepdim=True)
-    logits = torch.cat([alike, query @ queue.T], dim=1) / temperature
+    positive = (query * key).sum(1, keepdim=True)
+    logits = torch.cat([positive, query @ queue.T], dim=1) / temperature
     return (logits.logsumexp(1) - logits[:, 0]).mean()
 
 
-def put(queue: Tensor, seen: Tensor, keys: Tensor) -> None:
-    """Keys (B, D) over the oldest of the queue (K, D), in place; K is a multiple of B.
+def enqueue(queue: Tensor, count: Tensor, keys: Tensor) -> None:
+    """Replace the oldest keys of the queue (K, D) by keys (B, D), in place; K is a multiple of B.
 
-    seen () int64 is how many keys came before, and is counted on.
+    count () int64 is the number of keys so far; it is increased in place.
     """
-    rows = seen % len(queue) + torch.arange(len(keys), device=queue.device)
+    rows = count % len(queue) + torch.arange(len(keys), device=queue.device)
     queue.index_copy_(0, rows, keys)
-    seen.add_(len(keys))
+    count.add_(len(keys))
 
 
 class Encoder(nn.Module):
-    """A body that gives one map (B, C, h, w), its mean, and a head of two layers: rows of length 1.
+    """A body with a feature map (B, C, h, w), average pooling, and a head of two layers.
 
-    MoCo v2's head, with a BatchNorm between its layers as in later work. Where the body has none
-    (GroupNorm), it decides how soon learning sets in.
+    The output rows have length 1. The head is MoCo v2's, with a BatchNorm between its layers as in
+    later work: with a GroupNorm body, training is much slower to start without it.
     """
 
     def __init__(self, body: nn.Module, channels: int) -> None:
@@ -65,16 +65,15 @@ class Encoder(nn.Module):
 
 
 class MoCo(nn.Module):
-    """The encoder that learns (query), the one that trails (key), and the queue.
+    """The trained encoder (query), its moving average (key), and the queue.
 
-    Nothing is learnt before the queue is full of keys: against anything else the easiest answer is
-    the same vector for all pictures, which does not come apart again. All that moves is a weight
-    that learns or a buffer, for that is what the state of a run keeps; and it moves on the device,
-    so that a step can be recorded.
+    Losses are zero until the queue is full of keys: with fewer negatives training collapses to one
+    vector for all images. Everything that changes is a parameter or a buffer, which training states
+    store, and changes on the device, so that a step can be recorded.
     """
 
     queue: Tensor
-    seen: Tensor
+    count: Tensor
     mean: Tensor
     std: Tensor
 
@@ -84,7 +83,7 @@ class MoCo(nn.Module):
         self.key = as_buffers(deepcopy(encoder))
         self.momentum = momentum
         self.register_buffer("queue", torch.zeros(queue, DIMENSION))
-        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
         self.register_buffer("mean", torch.tensor(IMAGENET.mean).view(1, 3, 1, 1))
         self.register_buffer("std", torch.tensor(IMAGENET.std).view(1, 3, 1, 1))
 
@@ -94,34 +93,34 @@ class MoCo(nn.Module):
         return self
 
     def losses(self, views: Tensor, sizes: Tensor) -> dict[str, Tensor]:
-        """views (2 B, 3, S, S) uint8: first one of each picture, then another of each."""
+        """views (2 B, 3, S, S) uint8: one view of each image, then another of each."""
         pixels = normalise(views, sizes, self.mean, self.std, IMAGENET)
         one, other = pixels.chunk(2)
         with torch.no_grad():
-            self.follow()
+            self.update_key()
             keys = self.key(other)
         query = self.query(one)
         with torch.autocast(views.device.type, enabled=False):
             loss = info_nce(query, keys, self.queue.clone(), TEMPERATURE)
-        full = self.seen >= len(self.queue)
-        put(self.queue, self.seen, keys)
+        full = self.count >= len(self.queue)
+        enqueue(self.queue, self.count, keys)
         return {"loss_contrast": loss * full}
 
     @torch.no_grad()
-    def follow(self) -> None:
-        """key <- m key + (1 - m) query, MoCo's Eq. 2: weights, and the statistics of norms."""
-        theirs = self.query.state_dict()
+    def update_key(self) -> None:
+        """MoCo's Eq. 2, key <- m key + (1 - m) query, for weights and BatchNorm statistics."""
+        query = self.query.state_dict()
         pairs = [
-            (own, theirs[name])
-            for name, own in self.key.state_dict().items()
-            if own.is_floating_point()
+            (key, query[name])
+            for name, key in self.key.state_dict().items()
+            if key.is_floating_point()
         ]
-        own, their = (list(column) for column in zip(*pairs, strict=True))
-        torch._foreach_lerp_(own, their, 1 - self.momentum)
+        keys, queries = (list(column) for column in zip(*pairs, strict=True))
+        torch._foreach_lerp_(keys, queries, 1 - self.momentum)
 
 
 def as_buffers(model: Encoder) -> Encoder:
-    """The model with its weights turned into buffers: they move, but nothing learns them."""
+    """The model with its parameters turned into buffers, which no optimiser trains."""
     for module in model.modules():
         for name, weight in list(module.named_parameters(recurse=False)):
             delattr(module, name)

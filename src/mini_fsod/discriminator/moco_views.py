@@ -1,7 +1,7 @@
-"""The two views of each picture that MoCo v2 compares: crops, flips, colours, blur.
+"""The two views of each image that MoCo v2 compares: crops, flips, colours, blur.
 
-protocol.md, section 3, "MoCo v2". As in `feed`, all chances are drawn on the host from the seed and
-the number of the batch, and the device works on the whole batch at once.
+As in `loader`, random numbers are drawn on the host from the seed and the number of the batch, and
+the device transforms the whole batch at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mini_fsod.loader.augment import JITTER, P_BLUR, P_GREY, P_JITTER, SIGMA, re
 from mini_fsod.loader.resident import upload
 from mini_fsod.loader.schedule import Plan, random_words, uniform
 
-# First words of the keys of random numbers, beyond those of feed.batches
+# First words of the keys of random numbers, beyond those of loader.schedule
 CROPS, COLOURS = 64, 65
 
 RATIO = (3 / 4, 4 / 3)  # width to height
@@ -25,13 +25,13 @@ RATIO = (3 / 4, 4 / 3)  # width to height
 
 @dataclass(frozen=True, slots=True)
 class Crops:
-    """What is compared: first a window of the picture is drawn, then both views from the window.
+    """Ranges of areas: first a window of the image is drawn, then both views from the window.
 
-    Shares of the area, drawn evenly in their logarithm. Windows as large as objects are make
-    features of what is in a box; the whole picture as window and views of 0.2 to 1 are MoCo v2's.
+    Shares of the area, drawn log-uniformly. Windows of the size of objects train features of boxes;
+    MoCo v2 has views of 0.2 to 1 of the whole image.
     """
 
-    window: tuple[float, float] | None  # None: the picture is the window
+    window: tuple[float, float] | None  # of the image; None: all of it
     view: tuple[float, float]
 
 
@@ -41,7 +41,7 @@ WHOLE = Crops(None, (0.2, 1.0))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Colours:
-    """What happens to the colours of n views."""
+    """Colour changes of n views."""
 
     order: tuple[int, ...]  # of brightness, contrast, saturation, hue: one order for the batch
     strength: Floats  # (n, 4) of these; 1, 1, 1, 0 change nothing
@@ -49,22 +49,23 @@ class Colours:
     sigma: Floats  # (n,) of the blur; 0: none
 
 
-def draw_crops(plan: Plan, held: Ints, size: int, crops: Crops, flip: bool, seed: int) -> Plan:
-    """The b pictures of a plan, each cropped twice to size x size: 2 b images, one view of each
-    first. held (I, 2) are the heights and widths that the pictures are held at.
+def draw_crops(plan: Plan, stored: Ints, size: int, crops: Crops, flip: bool, seed: int) -> Plan:
+    """The b images of a plan, each cropped twice to size x size: 2 b views, first one of each.
+
+    stored (I, 2) are the heights and widths at which the images are stored.
     """
     b = len(plan.images)
     u = uniform(random_words(14 * b, seed, CROPS, plan.step))
     images = np.tile(plan.images, 2)
-    corner, window = np.zeros((b, 2)), held[plan.images].astype(np.float64)
+    corner, window = np.zeros((b, 2)), stored[plan.images].astype(np.float64)
     if crops.window is not None:
         corner, window = draw_part(window, crops.window, u[: 4 * b].reshape(b, 4))
     within, sides = draw_part(
         np.tile(window, (2, 1)), crops.view, u[4 * b : 12 * b].reshape(2 * b, 4)
     )
     corner = np.tile(corner, (2, 1)) + within
-    # the whole picture at the view's scale, of which the view is a window
-    scaled = np.maximum(np.rint(held[images] * size / sides), size).astype(np.int64)
+    # the size of the whole image at the view's scale
+    scaled = np.maximum(np.rint(stored[images] * size / sides), size).astype(np.int64)
     shift = np.minimum(np.rint(corner * size / sides).astype(np.int64), scaled - size)
     return replace(
         plan,
@@ -82,8 +83,8 @@ def draw_crops(plan: Plan, held: Ints, size: int, crops: Crops, flip: bool, seed
 def draw_part(sizes: Ints | Floats, share: tuple[float, float], u: Floats) -> tuple[Floats, Floats]:
     """(n, 2) upper left corner and (n, 2) height and width of a random part of images (n, 2).
 
-    Its share of the area and the ratio of its sides are even in their logarithms; a side longer
-    than the image's is cut to it. u (n, 4) in [0, 1).
+    Its share of the area and the ratio of its sides are log-uniform; a side longer than the image's
+    is clipped. u (n, 4) are random numbers in [0, 1). n may be 0.
     """
 
     def between(limits: tuple[float, float], chance: Floats) -> Floats:
@@ -114,11 +115,11 @@ def draw_colours(plan: Plan, seed: int) -> Colours:
 
 
 def coloured(images: Tensor, sizes: Tensor, colours: Colours) -> Tensor:
-    """Images (n, 3, S, S) uint8 in other colours; sizes (n, 2) are S, S."""
+    """Images (n, 3, S, S) uint8 with these colour changes; sizes (n, 2) are S, S."""
     columns = [colours.strength.T, colours.grey, colours.sigma]
     sent = upload(np.vstack(columns).astype(np.float32), images.device)
     view = images.permute(0, 2, 1, 3).to(torch.float32, memory_format=torch.contiguous_format)
-    view /= 255  # (n, S, 3, S), the layout of feed.views
+    view /= 255  # (n, S, 3, S), the layout of loader.augment
     inside = torch.ones_like(view[:, :, 0], dtype=torch.bool)
     view = recoloured(view, colours.order, sent, inside, sizes)
     shown = (view * 255).round().to(torch.uint8)

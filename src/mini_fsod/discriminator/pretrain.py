@@ -1,4 +1,4 @@
-"""A discriminator from people's own images: MoCo v2 in the one training loop, into one file."""
+"""Training a discriminator on the user's own images: MoCo v2, into one file."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from mini_fsod.train.loop import Feed, Trained, train
 from mini_fsod.train.step import Inputs
 
 QUEUE = 65_536  # keys, at most
-SMALL_QUEUE = 16_384  # a shorter one belongs to a short training, where keys must not lie behind
-LEAST_IMAGES = 16
-HELD = 2.5  # short side of the pictures that views are cut from, in sides of a view
-LONGEST = 4  # long side of a picture, in short ones
+SMALL_QUEUE = 16_384  # up to this length the key encoder follows faster: trainings are short
+MIN_IMAGES = 16
+STORED = 2.5  # short side of the stored images, in sides of a view
+MAX_RATIO = 4  # of a stored image's long side to the short one
 
 
 @dataclass(frozen=True, slots=True)
 class Pretraining:
-    """How to pretrain; the defaults are MoCo v2's. One of `epochs` and `minutes` is given."""
+    """Settings of a pretraining, by default MoCo v2's. Give either `epochs` or `minutes`."""
 
     backbone: str = (
         "resnet50"  # resnet18 to resnet152 with BatchNorm, resnet18-narrow with GroupNorm
@@ -57,22 +57,23 @@ class Pretraining:
     size: int = 224  # side of a view
     rate: float = 0.03
     flip: bool = True
-    whole: bool = False  # views of whole pictures, not of windows: see `crops.Crops`
+    whole: bool = False  # views of whole images, not of windows: see `moco_views.Crops`
     seed: int = 0
     save_seconds: float = 60.0
 
 
-# What learns on a CPU: a thousand images in two minutes
+# For a CPU: a thousand images in two minutes
 SMALL = Pretraining(backbone=NARROW, epochs=25, batch=64, size=64, rate=0.06)
 
 
 def pretrain(
     data: Dataset, out: Path, how: Pretraining, cache: Path, device: torch.device
 ) -> Trained | None:
-    """Train on the images of a data set, whatever boxes it has, and write what `load` reads.
+    """Train on the images of a data set, without its boxes, and write a file for `discriminator`.
 
-    Decoded pictures go to `cache`. A log and the state that a killed training goes on from lie in
-    the folder `out` with the suffix .run. None: `out` is there already, made by the same training.
+    Decoded images go to `cache`; the log and the training state, from which a stopped training
+    resumes, to the folder `out` with the suffix .run. None where the same training has written
+    `out` already.
     """
     images, batch = len(data), min(how.batch, len(data) // 2)
     _refuse(out, how, images)
@@ -81,9 +82,9 @@ def pretrain(
     queue = queue_length(images, batch)
     model = MoCo(Encoder(body, channels), queue, 0.999 if queue > SMALL_QUEUE else 0.99).to(device)
     model.to(memory_format=torch.channels_last)
-    held = round(HELD * how.size)
+    short = round(STORED * how.size)
     with console.progress("decoding pictures") as told:
-        pictures = cached_pictures(data, cache, held, LONGEST * held, progress=told)
+        pictures = cached_pictures(data, cache, short, MAX_RATIO * short, progress=told)
     feed = feed_of(pictures, batch, how, device)
     iterations = None if how.epochs is None else max(1, round(how.epochs * images / batch))
     if mode(out):
@@ -94,7 +95,7 @@ def pretrain(
         minutes=how.minutes,
         batch=batch,
         rate=how.rate,
-        decay=(0.6, 0.8),  # MoCo's first schedule: the loop knows steps, not v2's cosine
+        decay=(0.6, 0.8),  # MoCo v1's schedule: the training loop has steps, not v2's cosine
         save_seconds=how.save_seconds,
     )
     folder = out.with_suffix(".run")
@@ -122,12 +123,12 @@ def pretrain(
 
 
 def queue_length(images: int, batch: int) -> int:
-    """Protocol.md, section 3: at most half the number of images, a multiple of the batch."""
+    """At most half the number of images, a multiple of the batch."""
     return max(min(QUEUE, images // 2) // batch, 1) * batch
 
 
 def new_body(backbone: str) -> tuple[nn.Module, int]:
-    """A ResNet with random weights, from pixels to its last map; and the channels of that."""
+    """A ResNet with random weights up to its last feature map, and the channels of that."""
     if backbone == NARROW:
         body = LastMap(make_backbone(BackboneSettings(NARROW, "group")))
         return body, body.dimension
@@ -138,16 +139,16 @@ def new_body(backbone: str) -> tuple[nn.Module, int]:
 
 
 def feed_of(pictures: Pictures, batch: int, how: Pretraining, device: torch.device) -> Feed:
-    """Batches of two views of each picture: inputs of `MoCo.losses`."""
+    """Batches of two views of each image: inputs of `MoCo.losses`."""
     images, size = len(pictures.files), how.size
-    # what is seen of a picture is drawn below: to the schedule all are alike
+    # crops are drawn below; to the schedule all images have one size
     schedule = Schedule(np.full((images, 2), size), batch, (size,), size, how.seed, flip=False)
     resident = Resident(pictures, Annotations.of(NO_BOXES, images), device)
     crops = WHOLE if how.whole else WINDOWS
 
     def batches(start: int) -> Generator[Sequence[Inputs]]:
         for n in count(start):
-            plan = draw_crops(schedule.plan(n), pictures.kept, size, crops, how.flip, how.seed)
+            plan = draw_crops(schedule.plan(n), pictures.stored, size, crops, how.flip, how.seed)
             views = resident.batch(plan)
             colours = draw_colours(plan, how.seed)
             yield [(coloured(views.images, views.sizes, colours), views.sizes)]
@@ -155,40 +156,38 @@ def feed_of(pictures: Pictures, batch: int, how: Pretraining, device: torch.devi
     def names(n: int) -> list[str]:
         return [pictures.files[i] for i in schedule.plan(n).images.tolist()]
 
-    said = (schedule.identity, pictures.files, how.backbone, how.rate, how.flip, crops)
-    return Feed(batches, names, hashlib.sha256(repr(said).encode()).hexdigest()[:16])
+    identity = (schedule.identity, pictures.files, how.backbone, how.rate, how.flip, crops)
+    return Feed(batches, names, hashlib.sha256(repr(identity).encode()).hexdigest()[:16])
 
 
 def _refuse(out: Path, how: Pretraining, images: int) -> None:
-    """What would fail only after the pictures were decoded."""
+    """Refuse what would fail after the images were decoded."""
     known = (*RESNETS, NARROW)
     if how.backbone not in known:
         raise UserError(
             f'"{how.backbone}" cannot be pretrained.{nearest(how.backbone, known)}',
             f"Take one of {', '.join(known)}.",
         )
-    if images < LEAST_IMAGES:
+    if images < MIN_IMAGES:
         raise UserError(
-            f"{console.count(images, 'image')} cannot tell what images have in common.",
-            f"Give {LEAST_IMAGES} at least; thousands are better.",
+            f"{console.count(images, 'image')}: too few to pretrain on.",
+            f"Give at least {MIN_IMAGES}; thousands are better.",
         )
     if out.suffix != ".safetensors":
-        raise UserError(f"{out}: not a name for weights.", "Let it end in .safetensors.")
+        raise UserError(f"{out}: not a name for weights.", "Use the suffix .safetensors.")
     if (how.epochs is None) == (how.minutes is None):
-        raise UserError("How long to train is not clear.", "Give either epochs or minutes.")
+        raise UserError("The length of the training is missing.", "Give either epochs or minutes.")
     if not math.isfinite(how.epochs or how.minutes or 0):
-        raise UserError("The training would not end.", "Give a number of epochs or minutes.")
+        raise UserError("The training would never end.", "Give a number of epochs or minutes.")
 
 
 def _refuse_other(out: Path, identity: str, iterations: int | None) -> None:
     header = read_discriminator_header(out)
     if header is None or header.about.get("identity") != identity:
-        raise UserError(
-            f"{out}: it is there already, and not from this training.", "Choose another -o."
-        )
+        raise UserError(f"{out}: exists already, from another training.", "Choose another -o.")
     done = header.about["iterations"]
     if iterations not in (None, done):
         raise UserError(
-            f"{out}: it is there already, after {done:,} iterations, not {iterations:,}.",
+            f"{out}: exists already, after {done:,} iterations, not {iterations:,}.",
             "Choose another -o.",
         )

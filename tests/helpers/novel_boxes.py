@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from mini_fsod.detector.batch import Candidates, Proposals, Targets
+from mini_fsod.detector.batch import Proposals, ScoredProposals, Targets
 from mini_fsod.online.mingling import Instances
 
 BASE_CLASSES = 2
@@ -51,10 +51,10 @@ def rows_of(boxes: Instances, image: int = 0) -> list[Row]:
     ]
 
 
-def candidates(scores: Any, boxes: Any, iou: Any = None, valid: Any = None) -> Candidates:
+def candidates(scores: Any, boxes: Any, iou: Any = None, valid: Any = None) -> ScoredProposals:
     """One image: scores (P, 4), a box for each proposal whatever the class, IoU (P,)."""
     score, box = torch.tensor(scores).view(1, -1, 4), torch.tensor(boxes).view(1, -1, 4)
     is_valid = torch.ones(box.shape[:2]).bool() if valid is None else torch.tensor([valid])
     proposals = Proposals(box, torch.zeros(box.shape[:2]), is_valid, torch.ones(1).bool())
     by_class = box[:, :, None].expand(-1, -1, 4, -1)
-    return Candidates(proposals, score, by_class, None if iou is None else torch.tensor([iou]))
+    return ScoredProposals(proposals, score, by_class, None if iou is None else torch.tensor([iou]))

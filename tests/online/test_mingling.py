@@ -26,7 +26,7 @@ from helpers.novel_boxes import (
     rows_of,
     targets,
 )
-from mini_fsod.detector.batch import Candidates
+from mini_fsod.detector.batch import ScoredProposals
 from mini_fsod.mining.overlap import NESTED, greedy_nms, nesting
 from mini_fsod.online.mingling import (
     Instances,
@@ -39,7 +39,9 @@ from mini_fsod.online.mingling import (
 )
 
 
-def found(of: Candidates, delta: float = 0.7, use_iou: bool = False, most: int = 5) -> list[Row]:
+def found(
+    of: ScoredProposals, delta: float = 0.7, use_iou: bool = False, most: int = 5
+) -> list[Row]:
     instances = found_by_teacher(of, BASE_CLASSES, delta, 0.5, use_iou, most)
     assert instances.boxes.shape[1] <= most
     return rows_of(instances)
@@ -93,7 +95,7 @@ def test_found_by_teacher_ranks_by_score_and_iou() -> None:
     ],
     ids=["padding", "nan score", "nan box", "no area"],
 )
-def test_found_by_teacher_drops_invalid_rows(of: Candidates) -> None:
+def test_found_by_teacher_drops_invalid_rows(of: ScoredProposals) -> None:
     assert found(of, 0.1) == []
 
 

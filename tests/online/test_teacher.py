@@ -10,7 +10,7 @@ from torch import Tensor
 
 from helpers.novel_boxes import HALF_A, NEAR_A, A, B, C, D, Row, candidates, instances, targets
 from mini_fsod.config.schema import Mine, Mingle, Online
-from mini_fsod.detector.batch import Candidates, Targets
+from mini_fsod.detector.batch import ScoredProposals, Targets
 from mini_fsod.labels import LabelMap
 from mini_fsod.online.teacher import TeacherInputs, losses_with_teacher
 
@@ -23,7 +23,7 @@ DRAW = torch.tensor(7)
 class FakeDetector:
     """As a teacher it finds what it is given; as a student it records its targets."""
 
-    def __init__(self, found: Candidates) -> None:
+    def __init__(self, found: ScoredProposals) -> None:
         self.found, self.extra, self.targets = found, None, None
         self.student_view: Tensor | None = None
 
@@ -73,7 +73,7 @@ class FakeDetector:
         return self.targets.boxes[0][self.targets.ignore[0]].tolist()
 
 
-def detections(*pairs: tuple[list[float], int, float]) -> Candidates:
+def detections(*pairs: tuple[list[float], int, float]) -> ScoredProposals:
     """Proposals with a score for one class each."""
     scores = [[score if k == label else 0.0 for k in range(4)] for _, label, score in pairs]
     return candidates(scores, [box for box, _, _ in pairs])

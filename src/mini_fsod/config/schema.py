@@ -85,7 +85,7 @@ class Shots(Section):
         return value
 
 
-class Detector(Section):
+class DetectorKeys(Section):
     backbone: str = "resnet50"  # resnet18 to resnet152, or a timm model
     # pretrained backbone: a name torchvision or timm knows, or a file; null: random weights
     weights: NameOrFile | None = None
@@ -234,7 +234,7 @@ class Transfer(Training):
     decay: Fractions = (0.9,)
 
 
-class Discriminator(Section):
+class DiscriminatorKeys(Section):
     """The network that compares candidates with the shots (section 3.2)."""
 
     # none, a file, or a name of torchvision or timm, as in resnet50:IMAGENET1K_V1
@@ -366,12 +366,12 @@ class Config(Section):
     device: Device = "auto"
     data: Data = Data()
     shots: Shots = Shots()
-    detector: Detector = Detector()
+    detector: DetectorKeys = DetectorKeys()
     views: Views = Views()
     train: Train = Train()
     base: Base = Base()
     transfer: Transfer = Transfer()
-    discriminator: Discriminator = Discriminator()
+    discriminator: DiscriminatorKeys = DiscriminatorKeys()
     mine: Mine = Mine()
     online: Online = Online()
     tune: Tune = Tune()

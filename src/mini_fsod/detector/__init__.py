@@ -1,13 +1,13 @@
 """Faster R-CNN with torchvision's maths, over whole padded batches. Start reading at `model.py`."""
 
 from mini_fsod.detector.batch import (
-    Candidates,
     Detections,
     PaddedBoxes,
     Proposals,
     Regions,
     RoIOutputs,
     Samples,
+    ScoredProposals,
     Targets,
     pad_targets,
 )
@@ -29,7 +29,6 @@ __all__ = [
     "CAFFE",
     "IMAGENET",
     "BackboneSettings",
-    "Candidates",
     "Detections",
     "Detector",
     "DetectorSettings",
@@ -41,6 +40,7 @@ __all__ = [
     "RoIOutputs",
     "RoISettings",
     "Samples",
+    "ScoredProposals",
     "Targets",
     "TestSettings",
     "build",

@@ -100,7 +100,7 @@ class RoIOutputs(NamedTuple):
     iou: Tensor | None  # (..., R): logit of the predicted IoU
 
 
-class Candidates(NamedTuple):
+class ScoredProposals(NamedTuple):
     """Every proposal with its score and box for every class, before anything is chosen."""
 
     proposals: Proposals

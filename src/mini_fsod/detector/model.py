@@ -24,13 +24,13 @@ from torch import Tensor, nn
 from mini_fsod.detector.anchors import cached_anchors, canvas_anchors, level_counts
 from mini_fsod.detector.backbone import default_normalisation, make_backbone
 from mini_fsod.detector.batch import (
-    Candidates,
     Detections,
     PaddedBoxes,
     Proposals,
     Regions,
     RoIOutputs,
     Samples,
+    ScoredProposals,
     Targets,
 )
 from mini_fsod.detector.boxes import clip, decode_boxes, gather_rows
@@ -283,7 +283,7 @@ class Detector(nn.Module):
         extra: PaddedBoxes | None = None,
         *,
         exact: bool = False,
-    ) -> Candidates:
+    ) -> ScoredProposals:
         """Every proposal, extra boxes last, with its scores and boxes: no threshold, no NMS yet."""
         anchors, counts = self.anchors(images)
         levels = self.features(images, sizes)
@@ -294,15 +294,17 @@ class Detector(nn.Module):
         outputs = self.roi_outputs(self.pool(levels, proposals.boxes), len(images))
         return self.candidates(proposals, outputs, sizes)
 
-    def candidates(self, proposals: Proposals, outputs: RoIOutputs, sizes: Tensor) -> Candidates:
+    def candidates(
+        self, proposals: Proposals, outputs: RoIOutputs, sizes: Tensor
+    ) -> ScoredProposals:
         """Scores and final boxes from the heads' outputs for the proposals."""
         references = proposals.boxes[:, :, None]
         boxes = clip(decode_boxes(outputs.deltas, references, self.settings.roi.box_weights), sizes)
         scores = outputs.logits.softmax(-1)[..., 1:]
         iou = None if outputs.iou is None else outputs.iou.sigmoid()
-        return Candidates(proposals, scores, boxes, iou)
+        return ScoredProposals(proposals, scores, boxes, iou)
 
-    def choose(self, candidates: Candidates, *, exact: bool = False) -> Detections:
+    def choose(self, candidates: ScoredProposals, *, exact: bool = False) -> Detections:
         """Score threshold, NMS by class, then the best of each image."""
         test = self.settings.test
         scores = candidates.scores

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mini_fsod.detector.batch import Candidates, Targets
+from mini_fsod.detector.batch import ScoredProposals, Targets
 from mini_fsod.detector.boxes import gather_rows, pairwise_iou
 from mini_fsod.detector.nms import nms
 from mini_fsod.detector.postprocess import select
@@ -30,7 +30,7 @@ class Instances(NamedTuple):
 
 
 def found_by_teacher(
-    candidates: Candidates,
+    candidates: ScoredProposals,
     base_classes: int,
     delta: float,
     nms_iou: float,

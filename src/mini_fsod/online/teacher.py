@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mini_fsod.config.schema import Mine, Online
-from mini_fsod.detector.batch import Candidates, PaddedBoxes, Targets
+from mini_fsod.detector.batch import PaddedBoxes, ScoredProposals, Targets
 from mini_fsod.detector.model import Detector
 from mini_fsod.labels import LabelMap
 from mini_fsod.online.mingling import (
@@ -149,7 +149,7 @@ def gauges(
     }
 
 
-def confidence(candidates: Candidates) -> Tensor:
+def confidence(candidates: ScoredProposals) -> Tensor:
     """() the highest score of any class in an image, mean over the images; near 0 where the teacher
     takes everything for background.
     """

@@ -79,9 +79,6 @@ def test_match_ignores_boxes_without_area() -> None:
     assert found.negative.all()
 
 
-<<<<<<< HEAD
-def test_match_makes_ignored_regions_neither_positive_nor_negative() -> None:
-=======
 def test_match_has_no_negatives_in_images_marked_so() -> None:
     """Positives stay; other images are unchanged."""
     boxes = torch.tensor([[16.0, 16.0, 48.0, 48.0]])
@@ -96,8 +93,7 @@ def test_match_has_no_negatives_in_images_marked_so() -> None:
     assert plain.negative[0].any()
 
 
-def test_regions_to_ignore_are_no_background_and_no_target() -> None:
->>>>>>> online
+def test_match_makes_ignored_regions_neither_positive_nor_negative() -> None:
     candidates = torch.tensor([[[0.0, 0.0, 10.0, 10.0], [50.0, 0.0, 60.0, 10.0]]])
     region = [0.0, 0.0, 10.0, 8.0]  # IoU 0.8 with the first
     targets = one_image([region, region], valid=[False, False], ignore=[True, False])

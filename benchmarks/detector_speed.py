@@ -54,11 +54,11 @@ def main() -> None:
         "torch": torch.__version__,
     }
     for size in options.train:
-        batches = same_canvas(held, pictures.own, size)
+        batches = same_canvas(held, pictures.sizes, size)
         result[f"train {size}"] = training(batches, held, size, options.rounds, device)
         print(json.dumps({f"train {size}": result[f"train {size}"]}, indent=1), flush=True)
     for size in options.infer:
-        batches = same_canvas(held, pictures.own, size)
+        batches = same_canvas(held, pictures.sizes, size)
         result[f"infer {size}"] = inference(batches, size, options.rounds, device)
         print(json.dumps({f"infer {size}": result[f"infer {size}"]}, indent=1), flush=True)
     if options.out:

@@ -82,14 +82,14 @@ def main() -> None:
     ).to(device, memory_format=torch.channels_last)
     held = Resident(pictures.take(train.files), Annotations.of(train.boxes, len(train)), device)
     average = None if options.ema is None else Average(detector, device)
-    result = run(options, detector, average, held, pictures.take(train.files).own, device)
+    result = run(options, detector, average, held, pictures.take(train.files).sizes, device)
 
     start = time.perf_counter()
-    shown = held.sharing(pictures.take(test.files), Annotations.of(test.boxes, len(test)))
+    shown = held.for_pictures(pictures.take(test.files), Annotations.of(test.boxes, len(test)))
     models = {"": detector} | ({} if average is None else {"averaged ": average.model})
     figures = {}
     for short in options.test:
-        plans = each_once(pictures.take(test.files).own, 32, short, 2 * short)
+        plans = each_once(pictures.take(test.files).sizes, 32, short, 2 * short)
         for name, model in models.items():
             found = detect_all(model, shown.batches, plans, device, bf16=device.type == "cuda")
             figures[f"{name}{short}"] = score(test, found, known, "voc07")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
-from mini_fsod.loader.augment import draw_strong, laid_out, plain_view, strong_view
+from mini_fsod.loader.augment import draw_strong, pack_draws, plain_view, strong_view
 from mini_fsod.loader.schedule import Plan
 
 STEPS = 20
@@ -44,7 +44,8 @@ def main() -> None:
 
     def plain(step: int) -> Tensor:
         drawn = draw_strong(0, planned(step))
-        return plain_view(images, sizes, torch.from_numpy(laid_out(drawn)).to(device), drawn.order)
+        draws = torch.from_numpy(pack_draws(drawn)).to(device)
+        return plain_view(images, sizes, draws, drawn.order)
 
     theirs = v2.Compose(
         [

@@ -1,4 +1,4 @@
-"""A detector in a file: what goes in comes out, and what is broken is told."""
+"""Detectors in files: saved, loaded, made smaller, and rejected if damaged."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def state_of(model: Detector) -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Trained from nothing: GroupNorm, nothing frozen."""
+    """Trained from random weights: GroupNorm, nothing frozen."""
     path = tmp_path_factory.mktemp("full") / "a.safetensors"
     about: checkpoint.About = {"stage": "base", "seed": 3, "rate": 0.02, "weights": None}
     checkpoint.save(path, detector(norm="group"), LABELS, about)
@@ -88,7 +88,7 @@ def frozen(tmp_path_factory: pytest.TempPathFactory, imagenet: Path) -> Path:
 def slim(tmp_path: Path, frozen: Path) -> Path:
     out = tmp_path / "slim.safetensors"
     done = checkpoint.slim(frozen, out)
-    assert (done.left_out, done.kept, done.whole) == (5, "", ())  # stem, two blocks of two
+    assert (done.left_out, done.kept, done.float32) == (5, "", ())  # stem, two blocks of two
     return out
 
 
@@ -108,7 +108,7 @@ def rewrite(
     return out
 
 
-def test_what_was_saved_comes_back_bit_by_bit(full: Path) -> None:
+def test_load_restores_the_detector_bit_by_bit(full: Path) -> None:
     torch.manual_seed(7)
     before = torch.random.get_rng_state()
     saved = checkpoint.load(full)
@@ -123,7 +123,7 @@ def test_what_was_saved_comes_back_bit_by_bit(full: Path) -> None:
     assert saved.about == {"stage": "base", "seed": 3, "rate": 0.02, "weights": None}
 
 
-def test_the_same_weights_are_the_same_bytes(tmp_path: Path, full: Path) -> None:
+def test_save_writes_equal_bytes_for_equal_detectors(tmp_path: Path, full: Path) -> None:
     """However they lie in memory, and in whatever order `about` was filled."""
     again = tmp_path / "b.safetensors"
     model = detector(norm="group").to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -132,7 +132,7 @@ def test_the_same_weights_are_the_same_bytes(tmp_path: Path, full: Path) -> None
     assert again.read_bytes() == full.read_bytes()
 
 
-def test_a_frozen_backbone_needs_no_weights(frozen: Path, imagenet: Path) -> None:
+def test_load_of_a_frozen_backbone_needs_no_weights(frozen: Path, imagenet: Path) -> None:
     saved = checkpoint.load(frozen)
     theirs = detector(imagenet, frozen_stages=2).state_dict()
     assert all(torch.equal(v, theirs[n]) for n, v in saved.detector.state_dict().items())
@@ -141,17 +141,17 @@ def test_a_frozen_backbone_needs_no_weights(frozen: Path, imagenet: Path) -> Non
     assert all(learn[5:])
 
 
-def test_a_torn_file_is_told_at_any_length(tmp_path: Path, full: Path) -> None:
+def test_load_rejects_truncated_files(tmp_path: Path, full: Path) -> None:
     content = full.read_bytes()
     path = tmp_path / "torn.safetensors"
     path.write_bytes(content)
     size = len(content)
     for length in (size - 1, size // 2, 20_000, 5_000, 4_000, 1_000, 100, 9, 8, 7, 1, 0):
         os.truncate(path, length)
-        with pytest.raises(UserError, match=r"torn\.safetensors: torn, or no safetensors"):
+        with pytest.raises(UserError, match=r"torn\.safetensors: incomplete, or not a safetensors"):
             checkpoint.load(path)
     path.write_bytes(content + b"x")
-    with pytest.raises(UserError, match="torn, or no safetensors"):
+    with pytest.raises(UserError, match="incomplete, or not a safetensors"):
         checkpoint.load(path)
 
 
@@ -159,7 +159,7 @@ def test_a_torn_file_is_told_at_any_length(tmp_path: Path, full: Path) -> None:
     ("tensors", "message"),
     [
         (lambda t: t.pop("predictor.boxes.bias"), r"predictor.boxes.bias is missing\."),
-        (lambda t: t.update(extra=torch.ones(1)), r"extra is there and unknown\."),
+        (lambda t: t.update(extra=torch.ones(1)), r"extra is unknown\."),
         (
             lambda t: t.update({"predictor.boxes.bias": torch.ones(4)}),
             r"predictor.boxes.bias has shape \(4,\) instead of \(12,\)\.",
@@ -167,7 +167,7 @@ def test_a_torn_file_is_told_at_any_length(tmp_path: Path, full: Path) -> None:
         (lambda t: t.clear(), r"is missing \(and [0-9]+ more\)\."),
     ],
 )
-def test_wrong_tensors_are_told(
+def test_load_rejects_tensors_that_do_not_fit(
     tmp_path: Path, full: Path, tensors: Callable[[dict[str, Any]], Any], message: str
 ) -> None:
     path = rewrite(full, tmp_path / "x.safetensors", tensors)
@@ -178,20 +178,20 @@ def test_wrong_tensors_are_told(
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        (lambda s: s.update(format=2), "a newer mini .format 2, this one knows 1"),
-        (lambda s: s.pop("format"), "description cannot be read .*format"),
+        (lambda s: s.update(format=2), "a newer mini .format 2; this one reads 1"),
+        (lambda s: s.pop("format"), "metadata cannot be read .*format"),
         (lambda s: s.update(settings=None), "must be an object"),
         (lambda s: s["settings"].update(chanels=3), '"chanels".* Did you mean "channels"'),
-        (lambda s: s["settings"].pop("num_classes"), "not complete"),
+        (lambda s: s["settings"].pop("num_classes"), "incomplete"),
         (lambda s: s["settings"]["backbone"].update(name="nonet"), "nonet"),
-        (lambda s: s["settings"].update(channels="many"), "no detector can be made"),
+        (lambda s: s["settings"].update(channels="many"), "no detector can be built"),
         (lambda s: s["labels"].update(novel=[]), "2 class names for 3 classes"),
         (lambda s: s["labels"].update(novel=[7]), "2 class names for 3 classes"),
-        (lambda s: s.update(labels=3), "description cannot be read"),
-        (lambda s: s.update(about=3), "description cannot be read"),
+        (lambda s: s.update(labels=3), "metadata cannot be read"),
+        (lambda s: s.update(about=3), "metadata cannot be read"),
     ],
 )
-def test_a_wrong_description_is_told(
+def test_load_rejects_wrong_metadata(
     tmp_path: Path, full: Path, said: Callable[[dict[str, Any]], Any], message: str
 ) -> None:
     path = rewrite(full, tmp_path / "x.safetensors", said=said)
@@ -199,24 +199,24 @@ def test_a_wrong_description_is_told(
         checkpoint.load(path)
 
 
-def test_other_files_are_no_checkpoints(tmp_path: Path, imagenet: Path) -> None:
-    with pytest.raises(UserError, match=r"r18.safetensors: .* no checkpoint of mini"):
+def test_load_rejects_other_files(tmp_path: Path, imagenet: Path) -> None:
+    with pytest.raises(UserError, match=r"r18.safetensors: .* not a checkpoint of mini"):
         checkpoint.load(imagenet)
     (tmp_path / "text").write_text("hello, this is not a file of tensors")
-    with pytest.raises(UserError, match="text: torn, or no safetensors"):
+    with pytest.raises(UserError, match="text: incomplete, or not a safetensors"):
         checkpoint.load(tmp_path / "text")
     for path in (tmp_path, tmp_path / "nothing"):
-        with pytest.raises(UserError, match="no such checkpoint"):
+        with pytest.raises(UserError, match="this checkpoint does not exist"):
             checkpoint.load(path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserError, match="no such checkpoint"):
+    with pytest.raises(UserError, match="this checkpoint does not exist"):
         checkpoint.load(tmp_path / "pipe")
 
 
 # Slim
 
 
-def test_slim_is_half_and_leaves_frozen_layers_out(slim: Path, frozen: Path) -> None:
+def test_slim_stores_float16_without_frozen_layers(slim: Path, frozen: Path) -> None:
     state, whole = load_file(slim), load_file(frozen)
     gone = whole.keys() - state.keys()
     assert gone == {"backbone.conv1.weight"} | {
@@ -231,7 +231,7 @@ def test_slim_is_half_and_leaves_frozen_layers_out(slim: Path, frozen: Path) -> 
     assert slim.stat().st_size < (frozen.stat().st_size - left) * 0.51
 
 
-def test_slim_comes_back(slim: Path, frozen: Path, imagenet: Path) -> None:
+def test_load_restores_a_slim_file(slim: Path, frozen: Path, imagenet: Path) -> None:
     ours, theirs = checkpoint.load(slim), checkpoint.load(frozen)
     assert (ours.labels, ours.about) == (theirs.labels, theirs.about)
     state = ours.detector.state_dict()
@@ -249,16 +249,20 @@ def test_slim_comes_back(slim: Path, frozen: Path, imagenet: Path) -> None:
 
 
 @pytest.mark.slow
-def test_slim_again_is_the_same(tmp_path: Path, slim: Path) -> None:
+def test_slim_of_a_slim_file_is_the_same(tmp_path: Path, slim: Path) -> None:
     checkpoint.slim(slim, tmp_path / "again.safetensors")
     assert (tmp_path / "again.safetensors").read_bytes() == slim.read_bytes()
 
 
-def test_frozen_layers_may_lie_beside_the_file(tmp_path: Path, slim: Path, imagenet: Path) -> None:
+def test_load_finds_frozen_layers_beside_the_file(
+    tmp_path: Path, slim: Path, imagenet: Path
+) -> None:
     elsewhere = rewrite(
         slim, tmp_path / "x.safetensors", said=lambda s: s["about"].update(weights="old/r18.pth")
     )
-    with pytest.raises(UserError, match=r"old/r18.pth: there is no such .* frozen") as caught:
+    with pytest.raises(
+        UserError, match=r"old/r18.pth: this file of weights does not exist.* frozen"
+    ) as caught:
         checkpoint.load(elsewhere)
     assert "r18.pth" in caught.value.fix
     assert "beside" in caught.value.fix
@@ -269,7 +273,9 @@ def test_frozen_layers_may_lie_beside_the_file(tmp_path: Path, slim: Path, image
         checkpoint.load(elsewhere)
 
 
-def test_other_weights_are_refused(tmp_path: Path, slim: Path, imagenet: Path) -> None:
+def test_load_rejects_other_weights_of_frozen_layers(
+    tmp_path: Path, slim: Path, imagenet: Path
+) -> None:
     state = load_file(imagenet)
     state["layer1.1.conv2.weight"][0, 0, 0, 0] += 1e-3
     save_file(state, tmp_path / "other.safetensors")
@@ -281,12 +287,12 @@ def test_other_weights_are_refused(tmp_path: Path, slim: Path, imagenet: Path) -
     with pytest.raises(UserError, match="'y' was left out"):
         checkpoint.load(unknown)
     nameless = rewrite(slim, tmp_path / "x.safetensors", said=lambda s: s["about"].clear())
-    with pytest.raises(UserError, match="does not say which weights"):
+    with pytest.raises(UserError, match="does not name the weights"):
         checkpoint.load(nameless)
 
 
 @pytest.mark.slow
-def test_what_would_not_come_back_stays(tmp_path: Path, frozen: Path) -> None:
+def test_slim_keeps_frozen_layers_that_it_could_not_restore(tmp_path: Path, frozen: Path) -> None:
     """Frozen layers that are not those of the weights, or weights that are not there."""
     out = tmp_path / "slim.safetensors"
     changed = rewrite(
@@ -302,33 +308,36 @@ def test_what_would_not_come_back_stays(tmp_path: Path, frozen: Path) -> None:
     assert checkpoint.load(out).labels == LABELS
 
 
-def test_nothing_frozen_nothing_left_out(tmp_path: Path, full: Path) -> None:
+def test_slim_without_frozen_layers_leaves_nothing_out(tmp_path: Path, full: Path) -> None:
     out = tmp_path / "slim.safetensors"
 
     def enlarge(state: dict[str, Any]) -> None:
         state["fpn.outer.0.weight"][0, 0, 0, 0] = 70_000.0  # float16 ends at 65,504
 
     done = checkpoint.slim(rewrite(full, tmp_path / "x.safetensors", enlarge), out)
-    assert (done.left_out, done.kept, done.whole) == (0, "", ("fpn.outer.0.weight",))
+    assert (done.left_out, done.kept, done.float32) == (0, "", ("fpn.outer.0.weight",))
     state = load_file(out)
     assert state.keys() == load_file(full).keys()
     assert state["fpn.outer.0.weight"].dtype == torch.float32
     assert state["backbone.bn1.weight"].dtype == torch.float32
     assert state["backbone.conv1.weight"].dtype == torch.float16
     assert checkpoint.load(out).labels == LABELS
-    with pytest.raises(UserError, match="itself would be lost"):
+    with pytest.raises(UserError, match="overwrite the checkpoint itself"):
         checkpoint.slim(out, tmp_path / "." / "slim.safetensors")
 
 
 # Runs
 
 
-def test_the_last_stage_of_a_run_is_found(tmp_path: Path) -> None:
+def test_find_returns_the_last_stage_of_a_run(tmp_path: Path) -> None:
     run = tmp_path / "run"
     (run / "base").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"run: no checkpoint .* base, transfer, mine, online, tu"):
+    with pytest.raises(
+        UserError,
+        match=r"run: no checkpoint.safetensors in it, nor in its base, transfer, online, tune",
+    ):
         checkpoint.find(run)
-    with pytest.raises(UserError, match="no such file or folder"):
+    with pytest.raises(UserError, match="rum: does not exist"):
         checkpoint.find(tmp_path / "rum")
     for stage in ("base", "transfer", "tune"):
         file = run / stage / "checkpoint.safetensors"

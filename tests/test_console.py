@@ -1,4 +1,4 @@
-"""Other people's words in a terminal: literally, harmlessly, whole."""
+"""Terminal output: text from files is shown literally and in full."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mini_fsod.errors import Problem
 
 
 @given(st.text() | st.sampled_from(["[red]x", "[/bold]", "a\\", "\\[b]", ":car:", "[link=x]"]))
-def test_words_appear_literally(text: str) -> None:
+def test_plain_shows_text_literally(text: str) -> None:
     shown = render(f"[bold]{console.plain(text)}[/]", emoji=False).plain
     assert console.CONTROLS.search(shown) is None
     if console.CONTROLS.search(text) is None:
@@ -33,32 +33,32 @@ def test_words_appear_literally(text: str) -> None:
         ("\x9b2J", "\\x9b2J"),
     ],
 )
-def test_control_characters_are_harmless(text: str, shown: str) -> None:
+def test_plain_spells_out_control_characters(text: str, shown: str) -> None:
     assert console.plain(text) in (shown, shown.replace("\\[", "["))
 
 
-def said(monkeypatch: pytest.MonkeyPatch, name: str) -> io.StringIO:
+def captured(monkeypatch: pytest.MonkeyPatch, name: str) -> io.StringIO:
     stream = io.StringIO()
     monkeypatch.setattr(console, name, Console(file=stream, width=80, highlight=False, emoji=False))
     return stream
 
 
-def test_progress_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line now and then, and not an empty one."""
-    stream = said(monkeypatch, "err")
-    with console.progress("scanning", 2000) as told:
-        told(7)
+def test_progress_without_a_terminal_prints_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No line before `LINE_SECONDS` have passed, and no empty line."""
+    stream = captured(monkeypatch, "err")
+    with console.progress("scanning", 2000) as update:
+        update(7)
         assert stream.getvalue() == ""
         monkeypatch.setattr(console, "LINE_SECONDS", -1)
-        told(1500)
-    with console.progress("decoding") as told:
-        told(3)
-        told(4, 5)
+        update(1500)
+    with console.progress("decoding") as update:
+        update(3)
+        update(4, 5)
     assert stream.getvalue() == "scanning: 1,500 of 2,000\ndecoding: 3\ndecoding: 4 of 5\n"
 
 
-def test_tables_are_as_wide_as_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = said(monkeypatch, "out")
+def test_table_is_as_wide_as_its_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = captured(monkeypatch, "out")
     table = Table("class", "boxes", box=None)
     table.add_row("long name " * 30, "17")
     console.table(table)
@@ -68,8 +68,8 @@ def test_tables_are_as_wide_as_their_names(monkeypatch: pytest.MonkeyPatch) -> N
     assert head.split() == ["class", "boxes"]
 
 
-def test_many_problems_of_a_kind_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = said(monkeypatch, "err")
+def test_show_problems_counts_those_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = captured(monkeypatch, "err")
     problems = [Problem("box-nan", "a.json", f"annotation {n}", "[/x]", "mend") for n in range(103)]
     console.show_problems(problems, " (--json lists all)")
     text = stream.getvalue()
@@ -78,7 +78,7 @@ def test_many_problems_of_a_kind_are_counted(monkeypatch: pytest.MonkeyPatch) ->
     assert "a.json, annotation 99: [/x]" in text
 
 
-def test_numbers_and_their_words() -> None:
+def test_count_uses_singular_and_plural() -> None:
     words = [
         console.count(n, w) for n, w in ((1, "box"), (2, "box"), (0, "class"), (1000, "image"))
     ]
@@ -86,7 +86,7 @@ def test_numbers_and_their_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "captured"),
     [
         (0, "0 s"),
         (59.4, "59 s"),
@@ -96,12 +96,12 @@ def test_numbers_and_their_words() -> None:
         (7800, "2:10 h"),
     ],
 )
-def test_durations(seconds: float, said: str) -> None:
-    assert console.duration(seconds) == said
+def test_duration_in_seconds_minutes_or_hours(seconds: float, captured: str) -> None:
+    assert console.duration(seconds) == captured
 
 
 @pytest.mark.parametrize(
     ("number", "text"), [(0, "0.0 MiB"), (14 * 2**20, "14.0 MiB"), (2**30, "1.0 GiB")]
 )
-def test_sizes(number: int, text: str) -> None:
+def test_size_in_mib_or_gib(number: int, text: str) -> None:
     assert console.size(number) == text

@@ -1,4 +1,4 @@
-"""Boxes and contact sheets: what is drawn where, and what must not crash."""
+"""Drawn boxes and contact sheets: positions, colours, and degenerate input."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def has(picture: Image.Image, colour: tuple[int, int, int]) -> bool:
     return bool((np.asarray(picture) == colour).all(axis=-1).any())
 
 
-def test_zero_boxes_give_back_the_picture() -> None:
+def test_draw_boxes_with_zero_boxes_returns_the_picture() -> None:
     picture = Image.new("L", (50, 40))
     assert draw.draw_boxes(picture, [], [], []) is picture
     assert draw.draw_boxes(picture, np.zeros((0, 4)), [], []) is picture
 
 
-def test_lines_run_just_outside_the_box() -> None:
+def test_draw_boxes_draws_lines_just_outside_the_box() -> None:
     picture = Image.new("RGB", (100, 100), WHITE)
     drawn = draw.draw_boxes(picture, [[20, 30, 60, 70]], [""], [RED])
     assert not has(picture, RED), "the picture given is not drawn on"
@@ -68,14 +68,14 @@ def test_lines_run_just_outside_the_box() -> None:
     assert (inside == 255).all()
 
 
-def test_line_width_grows_with_the_picture() -> None:
+def test_draw_boxes_scales_lines_with_the_picture() -> None:
     picture = Image.new("RGB", (800, 800), WHITE)
     drawn = draw.draw_boxes(picture, [[200, 300, 600, 700]], [""], [RED])
     red = (np.asarray(drawn) == RED).all(axis=-1)
     assert red[500].nonzero()[0].tolist() == [*range(195, 200), *range(600, 605)]
 
 
-def test_dashed_lines_have_gaps() -> None:
+def test_draw_boxes_draws_dashed_lines_with_gaps() -> None:
     picture = Image.new("RGB", (100, 100), WHITE)
     drawn = draw.draw_boxes(picture, [[20, 30, 60, 70]], [""], [RED], dashed=[True])
     top = (np.asarray(drawn)[29, 19:61] == RED).all(axis=-1)
@@ -86,7 +86,7 @@ def test_dashed_lines_have_gaps() -> None:
     ("box", "shows"),
     [
         ((50, 50, 50, 50), True),  # no area
-        ((60, 60, 40, 40), True),  # corners the wrong way round
+        ((60, 60, 40, 40), True),  # corners swapped
         ((-500, -500, 500, 500), True),  # larger than the picture
         ((100, 100, 100, 100), True),  # on the edge
         ((-30, -30, -10, -10), False),  # outside
@@ -96,7 +96,9 @@ def test_dashed_lines_have_gaps() -> None:
     ],
 )
 @pytest.mark.parametrize("caption", ["", "a caption that is much wider than the picture " * 3])
-def test_odd_boxes(box: tuple[float, ...], shows: bool, caption: str) -> None:
+def test_draw_boxes_accepts_degenerate_boxes(
+    box: tuple[float, ...], shows: bool, caption: str
+) -> None:
     picture = Image.new("RGB", (100, 100))
     drawn = draw.draw_boxes(picture, [box], [caption], [RED])
     assert drawn.size == picture.size
@@ -104,7 +106,7 @@ def test_odd_boxes(box: tuple[float, ...], shows: bool, caption: str) -> None:
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 200), (200, 3)])
-def test_tiny_pictures(size: tuple[int, int]) -> None:
+def test_draw_boxes_accepts_tiny_pictures(size: tuple[int, int]) -> None:
     assert draw.draw_boxes(Image.new("L", size), [[0, 0, 1, 1]], ["x"], [RED]).size == size
 
 
@@ -116,11 +118,11 @@ number = st.integers(-50, 250)
     extent=st.tuples(st.integers(0, 200), st.integers(0, 200)),
     chip=st.tuples(st.integers(1, 200), st.integers(1, 150)),
 )
-def test_chips_stay_in_the_picture(
+def test_caption_position_stays_in_the_picture(
     corner: tuple[int, int], extent: tuple[int, int], chip: tuple[int, int]
 ) -> None:
     frame = (*corner, corner[0] + extent[0], corner[1] + extent[1])
-    left, top, right, bottom = draw._chip_place(frame, chip, (200, 150), [frame])
+    left, top, right, bottom = draw.caption_position(frame, chip, (200, 150), [frame])
     assert (right - left, bottom - top) == chip
     assert 0 <= left < right <= 200
     assert 0 <= top < bottom <= 150
@@ -136,10 +138,12 @@ def test_chips_stay_in_the_picture(
         ((0, 0, 100, 100), [], (0, 0, 20, 10)),  # the box is all there is: inside
     ],
 )
-def test_chips_avoid_boxes(frame: draw.Rect, taken: list[draw.Rect], place: draw.Rect) -> None:
+def test_caption_position_avoids_other_boxes(
+    frame: draw.Rect, taken: list[draw.Rect], place: draw.Rect
+) -> None:
     if taken:
         taken = [*taken, (45, 92, 58, 99)]
-    assert draw._chip_place(frame, (20, 10), (100, 100), [frame, *taken]) == place
+    assert draw.caption_position(frame, (20, 10), (100, 100), [frame, *taken]) == place
 
 
 def test_contact_sheet_is_an_even_grid() -> None:
@@ -157,7 +161,7 @@ def test_contact_sheet_is_an_even_grid() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
-def test_contact_sheets_of_any_number(count: int) -> None:
+def test_contact_sheet_of_any_number_of_cells(count: int) -> None:
     cells = [Image.new("RGB", (30, 30), RED)] * count
     legend = [(f"class number {k}", RED) for k in range(20)]
     sheet = draw.contact_sheet(cells, 4, (60, 60), "A title too long for one line " * 4, legend)
@@ -166,7 +170,7 @@ def test_contact_sheets_of_any_number(count: int) -> None:
     assert sheet.height > plain.height
 
 
-def test_sheet_shows_novel_boxes_in_their_own_colour(tmp_path: Path) -> None:
+def test_sheet_of_colours_novel_and_base_boxes(tmp_path: Path) -> None:
     save_pictures(tmp_path, 2)
     both = dataset(tmp_path, 2, [(0, "cat"), (1, "owl")])
     base_cell = draw.sheet_of(both, LabelMap(("cat",), ()), [0], cell=(120, 90))
@@ -175,50 +179,50 @@ def test_sheet_shows_novel_boxes_in_their_own_colour(tmp_path: Path) -> None:
     assert has(draw.sheet_of(both, LABELS, [1], cell=(120, 90)), draw.NOVEL_COLOUR)
 
 
-def test_sheet_scales_boxes_with_the_picture(tmp_path: Path) -> None:
+def test_image_cell_scales_boxes_with_the_image(tmp_path: Path) -> None:
     save_pictures(tmp_path, 1)
     one = dataset(tmp_path, 1, [(0, "owl")])
     # 40 x 30 in a cell of 400 x 300: the box 10, 10, 30, 20 becomes 100, 100, 300, 200.
-    cell = np.asarray(draw._cell_of(one, LABELS, 0, slice(0, 1), (400, 300)))
+    cell = np.asarray(draw.image_cell(one, LABELS, 0, (400, 300)))
     assert cell.shape == (300, 400, 3)
     novel = (cell == draw.NOVEL_COLOUR).all(axis=-1)
     assert novel[150].nonzero()[0].tolist() == [98, 99, 300, 301]
 
 
-def test_difficult_boxes_are_dashed(tmp_path: Path) -> None:
+def test_image_cell_dashes_difficult_crowd_and_ignored_boxes(tmp_path: Path) -> None:
     save_pictures(tmp_path, 1)
     lines = []
     for flag in ("difficult", "crowd", "ignore", None):
         flags = {flag: [True]} if flag else {}
         one = dataset(tmp_path, 1, [(0, "owl")], **flags)
-        cell = np.asarray(draw._cell_of(one, LABELS, 0, slice(0, 1), (400, 300)))
+        cell = np.asarray(draw.image_cell(one, LABELS, 0, (400, 300)))
         lines.append(int((cell[100:200, 99] == draw.NOVEL_COLOUR).all(axis=-1).sum()))
     assert lines[3] == 100
     assert all(30 < line < 70 for line in lines[:3])
 
 
-def test_large_jpegs_keep_their_boxes(tmp_path: Path) -> None:
-    """They are decoded at a fraction of their size; boxes are in pixels of the whole."""
+def test_image_cell_scales_boxes_of_large_jpegs(tmp_path: Path) -> None:
+    """They are decoded at a fraction of their size; boxes are in full-size pixels."""
     one = dataset(tmp_path, 1, [(0, "owl")])
     Image.new("RGB", (4000, 3000), WHITE).save(tmp_path / "0.png", format="JPEG")
     one.boxes.xywh[:] *= 100
-    cell = np.asarray(draw._cell_of(one, LABELS, 0, slice(0, 1), (400, 300)))
+    cell = np.asarray(draw.image_cell(one, LABELS, 0, (400, 300)))
     novel = (cell == draw.NOVEL_COLOUR).all(axis=-1)
     assert novel[150].nonzero()[0].tolist() == [98, 99, 300, 301]
 
 
-def test_crowded_pictures_name_only_novel_boxes(tmp_path: Path) -> None:
+def test_image_cell_with_many_boxes_captions_novel_ones_only(tmp_path: Path) -> None:
     save_pictures(tmp_path, 1)
 
     def filled(names: list[str]) -> int:
         crowded = dataset(tmp_path, 1, [(0, name) for name in names])
-        cell = np.asarray(draw._cell_of(crowded, LABELS, 0, slice(0, len(names)), (400, 300)))
+        cell = np.asarray(draw.image_cell(crowded, LABELS, 0, (400, 300)))
         return int((cell == draw.BASE_COLOUR).all(axis=-1).sum())
 
     assert filled(["cat"] * 20) < filled(["cat"])
 
 
-def test_unreadable_pictures_become_grey_cells(tmp_path: Path) -> None:
+def test_sheet_of_shows_unreadable_images_as_grey_cells(tmp_path: Path) -> None:
     save_pictures(tmp_path, 1)
     (tmp_path / "1.png").write_bytes(b"no picture")
     (tmp_path / "2.png").write_bytes((tmp_path / "0.png").read_bytes()[:60])
@@ -226,7 +230,7 @@ def test_unreadable_pictures_become_grey_cells(tmp_path: Path) -> None:
     sheet = draw.sheet_of(broken, LABELS, [0, 1, 2, 3], columns=2, cell=(120, 90))
     assert sheet.size == draw.sheet_of(broken, LABELS, [0] * 4, columns=2, cell=(120, 90)).size
     for i in (1, 2, 3):
-        cell = draw._cell_of(broken, LABELS, i, slice(i, i + 1), (120, 90))
+        cell = draw.image_cell(broken, LABELS, i, (120, 90))
         assert cell.size == (120, 90)
         assert cell.getpixel((0, 0)) == (58, 63, 71)
 
@@ -238,16 +242,20 @@ def test_sheet_of_no_images(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("boxes", "count", "picked"),
     [
-        ([], 2, [0, 3]),  # nothing to see: spread evenly
+        ([], 2, [0, 3]),  # no boxes: spread evenly
         ([(5, "owl")], 1, [5]),  # the novel class first
         ([(0, "cat"), (5, "owl")], 2, [5, 0]),  # novel ones lead
         ([(0, "cat"), (1, "dog"), (2, "owl")], 3, [2, 0, 1]),
-        ([(0, "cat"), (4, "cat"), (4, "dog"), (4, "owl")], 2, [4, 0]),  # 4 has all: 0 fills up
+        (
+            [(0, "cat"), (4, "cat"), (4, "dog"), (4, "owl")],
+            2,
+            [4, 0],
+        ),  # 4 has all classes: 0 fills up
         ([(1, "cat")], 9, [0, 1, 2, 3, 4, 5]),  # no more than there are
         ([(1, "cat")], 0, []),
     ],
 )
-def test_picked_images(
+def test_pick_images_prefers_novel_classes_and_spreads_the_rest(
     tmp_path: Path, boxes: list[tuple[int, str]], count: int, picked: list[int]
 ) -> None:
     assert draw.pick_images(dataset(tmp_path, 6, boxes), LABELS, count) == picked
@@ -257,23 +265,26 @@ def test_picked_images(
     st.lists(st.tuples(st.integers(0, 19), st.sampled_from(["cat", "dog", "owl"]))),
     st.integers(3, 25),
 )
-def test_picked_images_show_every_class(boxes: list[tuple[int, str]], count: int) -> None:
+def test_pick_images_shows_every_class(boxes: list[tuple[int, str]], count: int) -> None:
     data = dataset(Path(), 20, boxes)
     picked = draw.pick_images(data, LABELS, count)
     assert len(picked) == len(set(picked)) == min(count, 20)
     assert {name for image, name in boxes if image in picked} == {name for _, name in boxes}
 
 
-def test_the_legend_names_what_is_dashed(tmp_path: Path) -> None:
+def test_class_legend_names_dashed_boxes(tmp_path: Path) -> None:
     plain = dataset(tmp_path, 1, [(0, "owl")])
-    assert [text for text, _ in draw._legend(plain, LABELS)] == ["novel: owl", "base: cat, dog"]
+    assert [text for text, _ in draw.class_legend(plain, LABELS)] == [
+        "novel: owl",
+        "base: cat, dog",
+    ]
     for flag, word in (("difficult", "difficult"), ("crowd", "crowd"), ("ignore", "ignored")):
         marked = dataset(tmp_path, 1, [(0, "owl")], **{flag: [True]})
-        assert draw._legend(marked, LABELS)[-1][0] == f"dashed: {word}"
+        assert draw.class_legend(marked, LABELS)[-1][0] == f"dashed: {word}"
 
 
-def test_boxes_beyond_all_numbers_are_left_out(tmp_path: Path) -> None:
+def test_image_cell_leaves_out_infinite_boxes(tmp_path: Path) -> None:
     save_pictures(tmp_path, 1)
     one = dataset(tmp_path, 1, [(0, "owl")])
     one.boxes.xywh[:] = 1e308
-    assert not has(draw._cell_of(one, LABELS, 0, slice(0, 1), (400, 300)), draw.NOVEL_COLOUR)
+    assert not has(draw.image_cell(one, LABELS, 0, (400, 300)), draw.NOVEL_COLOUR)

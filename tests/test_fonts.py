@@ -1,4 +1,4 @@
-"""Which font is taken for which letters, on machines with other fonts too."""
+"""The font chosen for a text."""
 
 from __future__ import annotations
 
@@ -10,68 +10,68 @@ from PIL import Image, ImageFont
 from mini_fsod import draw, fonts
 
 
-class Drawn(bytes):
+class Mask(bytes):
     size = (1, 1)
 
 
-class Has:
-    """A font with these letters; all others are drawn as the same box."""
+class FakeFont:
+    """A font with these characters; it draws all others as the same box."""
 
-    def __init__(self, letters: str) -> None:
-        self.letters = letters
+    def __init__(self, characters: str) -> None:
+        self.characters = characters
 
-    def getmask(self, text: str) -> Drawn:
-        return Drawn((text if text in self.letters else "missing").encode())
+    def getmask(self, text: str) -> Mask:
+        return Mask((text if text in self.characters else "missing").encode())
 
 
 @pytest.fixture(autouse=True)
-def forget() -> Iterator[None]:
-    fonts._with_most.cache_clear()
+def clear_cache() -> Iterator[None]:
+    fonts.best_font.cache_clear()
     yield
-    fonts._with_most.cache_clear()
+    fonts.best_font.cache_clear()
 
 
-def machine(monkeypatch: pytest.MonkeyPatch, **has: str) -> None:
+def system_fonts(monkeypatch: pytest.MonkeyPatch, **has: str) -> None:
     monkeypatch.setattr(fonts, "NAMES", ("absent", *has))
-    known = {name: Has(letters) for name, letters in has.items()}
-    monkeypatch.setattr(fonts, "_opened", known.get)
+    known = {name: FakeFont(characters) for name, characters in has.items()}
+    monkeypatch.setattr(fonts, "open_font", known.get)
 
 
-def test_plain_letters_need_no_font_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine(monkeypatch)
+def test_font_for_ascii_is_pillows_font(monkeypatch: pytest.MonkeyPatch) -> None:
+    system_fonts(monkeypatch)
     assert fonts.font_for(12, "bicycle 0.93", "").getname() == ("Aileron", "Regular")
     assert fonts.font_for(12).size == 12
 
 
-def test_the_first_font_with_all_letters_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine(monkeypatch, latin="éü", chinese="自行车", all="éü自行车")
-    assert fonts._with_most(frozenset("éü")) == "latin"
-    assert fonts._with_most(frozenset("自车")) == "chinese"
-    assert fonts._with_most(frozenset("é车")) == "all"
+def test_best_font_is_the_first_with_all_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    system_fonts(monkeypatch, latin="éü", chinese="自行车", all="éü自行车")
+    assert fonts.best_font(frozenset("éü")) == "latin"
+    assert fonts.best_font(frozenset("自车")) == "chinese"
+    assert fonts.best_font(frozenset("é车")) == "all"
 
 
-def test_where_none_has_all_the_one_with_most_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine(monkeypatch, latin="éü", chinese="自行车")
-    assert fonts._with_most(frozenset("é自行")) == "chinese"
-    assert fonts._with_most(frozenset("Я")) is None
+def test_best_font_lacks_the_fewest_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    system_fonts(monkeypatch, latin="éü", chinese="自行车")
+    assert fonts.best_font(frozenset("é自行")) == "chinese"
+    assert fonts.best_font(frozenset("Я")) is None
 
 
-def test_what_pillows_font_has_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine(monkeypatch, latin="·…é")
-    assert fonts._with_most(frozenset("·…")) is None
+def test_best_font_is_pillows_where_it_has_all_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    system_fonts(monkeypatch, latin="·…é")
+    assert fonts.best_font(frozenset("·…")) is None
 
 
-def test_accents_are_drawn_where_the_machine_has_a_font() -> None:
-    name = fonts._with_most(frozenset("éü"))
+def test_font_for_accents_draws_them_if_the_system_has_a_font() -> None:
+    name = fonts.best_font(frozenset("éü"))
     if name is None:
-        pytest.skip("this machine has none of the fonts that are looked for")
+        pytest.skip("none of the known fonts is installed")
     font = fonts.font_for(20, "vélo", "Schlüssel")
     assert isinstance(font, ImageFont.FreeTypeFont)
     assert font.size == 20
-    assert not fonts._missing(font, frozenset("éü"))
+    assert not fonts.missing_characters(font, frozenset("éü"))
 
 
-def test_captions_are_drawn_with_the_font_that_has_their_letters(
+def test_captions_and_legends_choose_a_font_by_their_texts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[tuple[str, ...]] = []

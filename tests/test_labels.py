@@ -6,7 +6,7 @@ from mini_fsod.errors import UserError
 from mini_fsod.labels import SPLITS, VOC_CLASSES, label_map
 
 
-def test_splits_known_by_name() -> None:
+def test_splits_have_the_published_classes() -> None:
     for name in ("voc-split1", "voc-split2", "voc-split3"):
         labels = SPLITS[name]
         assert (len(labels.base), len(labels.novel)) == (15, 5)
@@ -16,7 +16,7 @@ def test_splits_known_by_name() -> None:
     assert len(set(SPLITS["coco"].classes)) == 80
 
 
-def test_novel_classes_by_name_keep_their_order() -> None:
+def test_label_map_of_novel_names_keeps_their_order() -> None:
     labels = label_map(["a", "b", "c", "d"], None, "d, b")
     assert (labels.base, labels.novel) == (("a", "c"), ("d", "b"))
     assert label_map(["a", "b"], None, None).novel == ()
@@ -29,14 +29,14 @@ def test_novel_classes_by_name_keep_their_order() -> None:
         (["Bird", "bus"], None, "bird", 'Did you mean "Bird"'),
         (["bird", "bus"], None, "bird,bird", "twice"),
         ([], None, "bird", "No such class"),
-        (["bird"], None, ",", "names no class"),
+        (["bird"], None, ",", "--novel is empty"),
         (["bird"], "voc-split4", None, 'Did you mean "voc-split'),
         (["bird", "screw"], "voc-split1", None, "screw"),
-        (["cat"], "voc-split1", None, "None of the novel classes"),
-        (["bird"], "voc-split1", "bird", "exclude"),
+        (["cat"], "voc-split1", None, "none of the novel classes"),
+        (["bird"], "voc-split1", "bird", "cannot be combined"),
     ],
 )
-def test_wrong_names(
+def test_label_map_rejects_wrong_names(
     classes: list[str], split: str | None, novel: str | None, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):

@@ -1,4 +1,4 @@
-"""Pictures in, detections out: the same as in evaluation, for any files a person has."""
+"""Detections of any image files, equal to those of the evaluation."""
 
 from __future__ import annotations
 
@@ -43,13 +43,11 @@ def same(a: Any, b: Any) -> None:
 # Detections
 
 
-def test_detections_are_those_of_the_evaluation(
-    tmp_path: Path, detector: Detector, photos: Path
-) -> None:
+def test_predict_equals_the_evaluation(tmp_path: Path, detector: Detector, photos: Path) -> None:
     data, _ = read_folder(photos)
     pictures = cached_pictures(data, tmp_path / "cache", 64, 96, workers=1)
     source = Resident(pictures, Annotations.of(NO_BOXES, len(data)), CPU)
-    plans = each_once(pictures.own, 1, 64, 96, most_canvases=9)
+    plans = each_once(pictures.sizes, 1, 64, 96, most_canvases=9)
     theirs = detect_all(detector, source.batches, plans, CPU, bf16=False)
     ours = list(predict(detector, LABELS, files(photos), CPU))
     assert len(theirs) > 20
@@ -66,10 +64,10 @@ def test_detections_are_those_of_the_evaluation(
         assert (found.xyxy >= -1e-3).all()
 
 
-def test_a_picture_does_not_depend_on_the_others(
+def test_predict_of_an_image_does_not_depend_on_the_others(
     detector: Detector, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In chunks of any length, in any order; and one that fails leaves the others alone."""
+    """In chunks of any length and in any order, with unreadable files among them."""
     paths = files(photos)
     alone = [next(predict(detector, LABELS, [path], CPU)) for path in paths]
     monkeypatch.setattr("mini_fsod.predict.CHUNK", 2)
@@ -79,14 +77,14 @@ def test_a_picture_does_not_depend_on_the_others(
     for a, b in zip(found[:5], reversed(alone), strict=True):
         same(a, b)
     same(found[7], alone[0])
-    assert found[5] == Unreadable(photos / "bad.png", "not a picture that can be read.")
+    assert found[5] == Unreadable(photos / "bad.png", "not a picture.")
     assert isinstance(found[6], Unreadable)
     assert "does not exist" in found[6].why
     assert list(predict(detector, LABELS, [], CPU)) == []
 
 
 @pytest.mark.parametrize("orientation", [2, 3, 4, 5, 6, 7, 8])
-def test_pictures_are_meant_as_viewers_show_them(
+def test_predict_and_upright_apply_the_exif_orientation(
     tmp_path: Path, detector: Detector, photos: Path, orientation: int
 ) -> None:
     from PIL import ImageOps
@@ -107,7 +105,7 @@ def test_pictures_are_meant_as_viewers_show_them(
 # Files
 
 
-def test_files_and_folders_are_searched(tmp_path: Path) -> None:
+def test_pictures_of_searches_files_and_folders(tmp_path: Path) -> None:
     for name in ("x/1.jpg", "x/deep/2.PNG", "x/notes.txt", "x/.hidden/3.jpg", "y/1.jpg", "z/t"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
@@ -119,11 +117,11 @@ def test_files_and_folders_are_searched(tmp_path: Path) -> None:
         return [p.name for p in found], [f.path.name for f in failed]
 
     assert names("x") == (["1.jpg", "deep/2.PNG"], [])
-    assert names("x/1.jpg", "x/notes.txt") == (["1.jpg", "notes.txt"], [])  # named: tried
+    assert names("x/1.jpg", "x/notes.txt") == (["1.jpg", "notes.txt"], [])  # named files are taken
     assert names("x", "x/1.jpg", "x/deep/../1.jpg") == (["1.jpg", "deep/2.PNG"], [])  # once
     assert names("x", "y") == (["x/1.jpg", "x/deep/2.PNG", "y/1.jpg"], [])  # both have a 1.jpg
     assert names("x/1.jpg", "y/1.jpg") == (["x/1.jpg", "y/1.jpg"], [])
-    assert names("z", "gone.jpg") == (["gone.jpg"], ["z"])  # an empty folder is told
-    assert names("x", without="x/deep") == (["1.jpg"], [])  # drawings of an earlier time
-    assert names("x/deep", without="x") == (["2.PNG"], [])  # which are refused later
+    assert names("z", "gone.jpg") == (["gone.jpg"], ["z"])  # an empty folder is reported
+    assert names("x", without="x/deep") == (["1.jpg"], [])  # drawings of an earlier run
+    assert names("x/deep", without="x") == (["2.PNG"], [])  # the command refuses it later
     assert names("x", without="x") == (["1.jpg", "deep/2.PNG"], [])

@@ -72,7 +72,7 @@ class Prediction:
 
 
 def pictures_of(
-    places: Iterable[Path],
+    paths: Iterable[Path],
     without: Path | None = None,
     skip: Callable[[str], None] = lambda _: None,
 ) -> tuple[list[Picture], list[Unreadable]]:
@@ -84,21 +84,21 @@ def pictures_of(
     found: dict[Path, Picture] = {}
     failed: list[Unreadable] = []
     skipped = real(without) if without else None
-    for place in places:
-        if not is_folder(place):
-            found.setdefault(_absolute(place), Picture(place, place.name))
+    for path in paths:
+        if not is_folder(path):
+            found.setdefault(_absolute(path), Picture(path, path.name))
             continue
 
-        def tell(problem: Problem, folder: Path = place) -> None:
+        def report(problem: Problem, folder: Path = path) -> None:
             failed.append(Unreadable(folder / problem.file, problem.what))
 
-        names = pictures_below(place, tell, skip)
-        if skipped and real(place) in skipped.parents:
-            names = [n for n in names if skipped not in real(place / n).parents]
+        names = pictures_below(path, report, skip)
+        if skipped and real(path) in skipped.parents:
+            names = [n for n in names if skipped not in real(path / n).parents]
         if not names:
-            failed.append(Unreadable(place, "no images in this folder"))
+            failed.append(Unreadable(path, "no images in this folder"))
         for name in names:
-            found.setdefault(_absolute(place / name), Picture(place / name, name))
+            found.setdefault(_absolute(path / name), Picture(path / name, name))
     if len({p.name for p in found.values()}) < len(found):
         # equal names from two folders: name them relative to the common parent
         parent = os.path.commonpath([path.parent for path in found])
@@ -173,11 +173,11 @@ def _detect(
         files=tuple(str(image.path) for image in images),
         pixels=np.concatenate([image.pixels.reshape(-1) for image in images]),
         offset=np.concatenate([[0], ends[:-1]]),
-        kept=kept,
-        own=np.array([image.size for image in images], dtype=np.int64),
+        stored=kept,
+        sizes=np.array([image.size for image in images], dtype=np.int64),
     )
     source = Resident(pictures, Annotations.of(NO_BOXES, len(images)), device)
-    plans = _plans(detector, pictures.own, device)
+    plans = _plans(detector, pictures.sizes, device)
     found = detect_all(detector, source.batches, plans, device, bf16=device.type == "cuda")
     order = np.lexsort((-found.score, found.image))
     cuts = np.searchsorted(found.image[order], np.arange(1, len(images)))

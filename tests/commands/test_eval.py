@@ -105,6 +105,6 @@ def test_eval_refuses_ids_of_several_image_sets(tmp_path: Path, mini) -> None:
     found = detections(tmp_path / "dets.json", tiny.coco())
     code, _, err = mini("eval", tmp_path, "--detections", found)
     assert code == 2
-    assert "the id 10 is in test, train and valid: choose one with --subset" in err
+    assert "the id 10 is in test, train and valid" in err
     assert "no image with the id" not in err
     assert mini("eval", tmp_path, "--subset", "valid", "--detections", found)[0] == 0

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from helpers import shapes
+from helpers import shapes, tiny_run
 from mini_fsod import console
 from mini_fsod.commands.mine import mined_table
 from mini_fsod.config.load import Config, from_file, resolve
-from runs import small
 
 
 @pytest.fixture
@@ -117,7 +116,7 @@ def test_mine_prints_a_second_table_for_extra_images(run: Path, mini: Any, stage
     (run / "mine" / "extra" / "thresholds.json").write_text(json.dumps(content))
     _, out, err = mini("mine", run)
     assert ["bird", "9", "0.500", "7", "-"] in rows(out)
-    assert f"{run / 'mine' / 'extra'}: pool.json" in err
+    assert f"candidates and thresholds: {run / 'mine' / 'extra'}" in err
 
 
 def test_mine_prints_nothing_in_other_processes_of_torchrun(
@@ -133,7 +132,6 @@ SHORT = {
     "base__iterations": 2,
     "transfer__iterations": 2,
     "online__iterations": 2,
-    "online__batch": 2,
     "online__teacher": "false",
     "online__iou_branch": "false",
 }
@@ -151,10 +149,8 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
     ]
     file = data.parent / "detections.json"
     file.write_text(json.dumps(detections))
-    source = data.parent / "shapes.yaml"
-    source.touch()
     changes = {"mine__detections": file, "mine__threshold": 0.7, **SHORT}
-    return resolve(str(source), small.sets(data, **changes))
+    return tiny_run.config(data, **changes)
 
 
 def test_mine_again_makes_another_pool_and_keeps_the_earlier_results(
@@ -164,7 +160,7 @@ def test_mine_again_makes_another_pool_and_keeps_the_earlier_results(
 
     out = tmp_path / "run"
     stages.run(config, out, last="online")
-    pool, trained = out / "mine" / "pool.json", out / "online" / "checkpoint.safetensors"
+    pool, trained = out / "pool.json", out / "online" / "checkpoint.safetensors"
     first_pool, first_trained = pool.read_bytes(), trained.read_bytes()
     written = trained.stat().st_mtime_ns
 

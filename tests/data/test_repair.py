@@ -20,7 +20,7 @@ def fix(path: Path, out: Path, source: Path | None = None) -> None:
     write_repaired(out, good, LabelMap(good.classes, ()), source)
 
 
-def test_all_that_can_be_repaired(tmp_path: Path) -> None:
+def test_repair_fixes_all_kinds_of_problems(tmp_path: Path) -> None:
     content = tiny.coco()
     content["annotations"] += [
         {"id": 20, "image_id": 10, "category_id": 5, "bbox": [90, 70, 50, 50]},  # clipped
@@ -50,7 +50,7 @@ def test_all_that_can_be_repaired(tmp_path: Path) -> None:
     assert data.sizes[1].tolist() == [60, 60]
 
 
-def test_image_sets_stay_apart(tmp_path: Path) -> None:
+def test_write_repaired_keeps_image_sets(tmp_path: Path) -> None:
     tiny.write_voc(tmp_path / "source")
     fix(tmp_path / "source", tmp_path / "out")
     data = read(tmp_path / "out")
@@ -60,7 +60,7 @@ def test_image_sets_stay_apart(tmp_path: Path) -> None:
     assert read(tmp_path / "out", subset="test").boxes.difficult.tolist() == [True, False]
 
 
-def test_places_a_copy_may_not_go_to(tmp_path: Path) -> None:
+def test_write_repaired_refuses_bad_folders(tmp_path: Path) -> None:
     path = tiny.write_coco(tmp_path / "source")
     with pytest.raises(UserError, match="inside the data set"):
         fix(path, tmp_path / "source" / "fixed", tmp_path / "source")
@@ -76,7 +76,7 @@ def lines(path: Path, out: Path, mini, *words: object) -> list[str]:
     return [line.strip() for line in said if line.startswith("  ")]
 
 
-def test_what_was_done_is_said_by_kind(tmp_path: Path, mini) -> None:
+def test_changes_lists_what_was_done_by_kind(tmp_path: Path, mini) -> None:
     content = tiny.coco() | {"licenses": [{"id": 1}], "info": {}}
     content["annotations"][0]["segmentation"] = [[1, 1, 2, 2, 3, 3]]
     content["annotations"] += [
@@ -93,14 +93,14 @@ def test_what_was_done_is_said_by_kind(tmp_path: Path, mini) -> None:
     path = tiny.write_coco(tmp_path / "in", content)
     (tmp_path / "in" / "c.png").write_text("no picture")
     assert lines(path, tmp_path / "out", mini) == [
-        "1 x size-missing: the picture's own size stated, where it could be read",
+        "1 x size-missing: size of the picture used, where it could be read",
         "1 x flag-wrong: left out",
-        "1 x area-wrong: taken from the box",
-        "1 x id-duplicate: numbered anew",
-        "1 x class-duplicate: united under the name with the most boxes",
+        "1 x area-wrong: area of the box used",
+        "1 x id-duplicate: renumbered",
+        "1 x class-duplicate: merged under the name with the most boxes",
         "1 x box-no-area: left out",
-        "1 x picture-unreadable: the image left out, with its boxes",
-        '"Bird" is called "bird"',
+        "1 x picture-unreadable: image left out, with its boxes",
+        '"Bird" renamed to "bird"',
         # image 10 declares no size: its boxes were not told, but clipped all the same
         "2 more boxes clipped to the picture's edge",
         "not copied: info",
@@ -111,7 +111,7 @@ def test_what_was_done_is_said_by_kind(tmp_path: Path, mini) -> None:
     assert len(read(tmp_path / "out").boxes) == 6
 
 
-def test_boxes_outside_are_counted_by_what_became_of_them(tmp_path: Path, mini) -> None:
+def test_changes_counts_boxes_outside_by_outcome(tmp_path: Path, mini) -> None:
     content = tiny.coco()
     content["images"][1]["width"] = 50  # the picture is 60 wide: its box is right
     content["annotations"] += [
@@ -120,13 +120,13 @@ def test_boxes_outside_are_counted_by_what_became_of_them(tmp_path: Path, mini) 
     ]
     said = lines(tiny.write_coco(tmp_path / "in", content), tmp_path / "out", mini)
     assert said == [
-        "1 x size-wrong: the picture's own size stated, where it could be read",
+        "1 x size-wrong: size of the picture used, where it could be read",
         "3 x box-outside: 1 clipped to the picture, 1 left out, "
-        "1 kept, as the picture is larger than declared",
+        "1 kept: the picture is larger than declared",
     ]
 
 
-def test_boxes_that_are_there_twice_are_taken_once(tmp_path: Path, mini) -> None:
+def test_repair_keeps_duplicate_boxes_once(tmp_path: Path, mini) -> None:
     content = tiny.coco()
     same = content["annotations"][0]
     content["categories"].append({"id": 8, "name": "Bird"})
@@ -139,11 +139,11 @@ def test_boxes_that_are_there_twice_are_taken_once(tmp_path: Path, mini) -> None
     ]
     said = lines(tiny.write_coco(tmp_path / "in", content), tmp_path / "out", mini)
     assert said == [
-        "1 x class-duplicate: united under the name with the most boxes",
-        "1 x box-duplicate: taken once",
-        '"Bird" is called "bird"',
+        "1 x class-duplicate: merged under the name with the most boxes",
+        "1 x box-duplicate: kept once",
+        '"Bird" renamed to "bird"',
         "2 x box-outside: 1 clipped to the picture, 1 left out",
-        "2 more boxes left out: after all this the same as another",
+        "2 more boxes left out: duplicates after these changes",
     ]
     data = read(tmp_path / "out")
     assert tiny.boxes_of(data) == tiny.EXPECTED | {("a", "bird", (90.0, 70.0, 10.0, 10.0))}
@@ -151,15 +151,15 @@ def test_boxes_that_are_there_twice_are_taken_once(tmp_path: Path, mini) -> None
     assert mini("check", tmp_path / "out", "--no-sheet")[0] == 0
 
 
-def test_ids_of_one_picture_are_united(tmp_path: Path, mini) -> None:
+def test_repair_merges_ids_of_one_picture(tmp_path: Path, mini) -> None:
     content = tiny.coco()
     content["images"] += [content["images"][0] | {"id": 20}]
     content["annotations"][1]["image_id"] = 20
     content["annotations"] += [content["annotations"][0] | {"id": 9, "image_id": 20}]
     said = lines(tiny.write_coco(tmp_path / "in", content), tmp_path / "out", mini)
     assert said == [
-        "1 x picture-duplicate: united under the first id, with the boxes of all",
-        "1 more box left out: after all this the same as another",
+        "1 x picture-duplicate: merged under the first id, with the boxes of all",
+        "1 more box left out: duplicates after these changes",
     ]
     data = read(tmp_path / "out")
     assert (data.ids, len(data.boxes)) == ((10, 11, 12), 5)
@@ -167,7 +167,7 @@ def test_ids_of_one_picture_are_united(tmp_path: Path, mini) -> None:
     assert mini("check", tmp_path / "out", "--no-sheet")[0] == 0
 
 
-def test_ids_that_turn_their_picture_stay_apart(tmp_path: Path) -> None:
+def test_repair_keeps_ids_of_differently_rotated_pictures(tmp_path: Path) -> None:
     """Stored 80 x 100, seen 100 x 80: boxes of the one do not lie on the other."""
     content = tiny.coco()
     content["images"] += [content["images"][0] | {"id": 20, "width": 80, "height": 100}]
@@ -180,18 +180,18 @@ def test_ids_that_turn_their_picture_stay_apart(tmp_path: Path) -> None:
     assert read(tmp_path / "out").sizes.tolist() == [[100, 80], [60, 60], [90, 50], [80, 100]]
 
 
-def test_ids_with_two_meanings_are_said(tmp_path: Path, mini) -> None:
+def test_changes_names_ambiguous_ids(tmp_path: Path, mini) -> None:
     content = tiny.coco()
     content["images"][1]["id"] = 10
     content["categories"][1]["id"] = 7
     assert lines(tiny.write_coco(tmp_path / "in", content), tmp_path / "out", mini) == [
         "1 x id-duplicate: images of that id left out, with their boxes",
-        "1 x id-duplicate: boxes of that category left out, as it is open what they are",
+        "1 x id-duplicate: boxes of that category left out: their class is ambiguous",
         "2 x id-unknown: left out",
     ]
 
 
-def test_a_novel_class_stays_novel_under_the_united_name(tmp_path: Path, mini) -> None:
+def test_repair_keeps_a_merged_class_novel(tmp_path: Path, mini) -> None:
     content = tiny.coco()
     content["categories"].append({"id": 8, "name": "BIRD"})
     content["annotations"][0]["category_id"] = 8
@@ -202,14 +202,14 @@ def test_a_novel_class_stays_novel_under_the_united_name(tmp_path: Path, mini) -
     assert written["info"]["label_map"]["base"] == ["bus", "car"]
 
 
-def test_sets_without_images_are_not_written(tmp_path: Path) -> None:
+def test_write_repaired_skips_empty_image_sets(tmp_path: Path) -> None:
     tiny.write_voc(tmp_path / "source")
     (tmp_path / "source" / "VOC2007" / "JPEGImages" / "c.png").unlink()
     fix(tmp_path / "source", tmp_path / "out")
     assert [p.name for p in (tmp_path / "out").rglob("*.json")] == ["trainval.json"]
 
 
-def test_train_that_is_no_part_of_trainval_is_kept(tmp_path: Path) -> None:
+def test_write_repaired_keeps_train_outside_trainval(tmp_path: Path) -> None:
     tiny.write_voc(tmp_path / "source")
     lists = tmp_path / "source" / "VOC2007" / "ImageSets" / "Main"
     (lists / "test.txt").rename(lists / "train.txt")
@@ -217,17 +217,17 @@ def test_train_that_is_no_part_of_trainval_is_kept(tmp_path: Path) -> None:
     assert set(read(tmp_path / "out").subsets) == {"trainval", "train"}
 
 
-def test_a_plain_folder_stays_one(tmp_path: Path, mini) -> None:
+def test_write_repaired_copies_a_plain_folder(tmp_path: Path, mini) -> None:
     tiny.write_pictures(tmp_path / "in" / "x")
     noise = tmp_path / "in" / "x" / "noise.jpg"
     Image.effect_noise((200, 150), 90).convert("RGB").save(noise)
     noise.write_bytes(noise.read_bytes()[:3000])  # seen by decoding alone
     said = lines(tmp_path / "in", tmp_path / "out", mini)
-    assert said == ["1 x picture-truncated: the image left out, with its boxes"]
+    assert said == ["1 x picture-truncated: image left out, with its boxes"]
     assert sorted(p.name for p in (tmp_path / "out").rglob("*.*")) == ["a.png", "b.png", "c.png"]
 
 
-def test_a_copy_may_lie_beside_a_coco_file(tmp_path: Path, mini) -> None:
+def test_write_repaired_allows_a_folder_beside_a_coco_file(tmp_path: Path, mini) -> None:
     path = tiny.write_coco(tmp_path)
     assert mini("check", path, "--no-sheet", "--fix", tmp_path / "rep")[0] == 0
     assert tiny.boxes_of(read(tmp_path / "rep")) == tiny.EXPECTED
@@ -238,7 +238,7 @@ def test_a_copy_may_lie_beside_a_coco_file(tmp_path: Path, mini) -> None:
     assert mini("check", path, "--no-sheet", "--fix", tmp_path / ("x" * 300))[0] == 2
 
 
-def test_ids_of_several_files_stay(tmp_path: Path) -> None:
+def test_write_repaired_keeps_ids_of_several_files(tmp_path: Path) -> None:
     for part in ("train", "valid"):
         tiny.write_pictures(tmp_path / "in" / part)
         (tmp_path / "in" / part / "_annotations.coco.json").write_text(json.dumps(tiny.coco()))

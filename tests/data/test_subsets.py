@@ -1,15 +1,82 @@
-"""Which images a run trains on by itself, in data sets with several image sets."""
+"""Image sets, and the parts of the data that the paper names."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from helpers import shapes, tiny
 from helpers.run_data import run_data
+from helpers.shapes import rewrite
+from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset
 from mini_fsod.data.read import read
-from mini_fsod.data.subsets import default_training_set
+from mini_fsod.data.subsets import (
+    arranged,
+    base_set,
+    default_training_set,
+    hidden_boxes,
+    is_target,
+    training_part,
+)
+from mini_fsod.data.subsets import testing_part as part_to_score  # not a test
+from mini_fsod.labels import LabelMap, split_by_novel
+
+
+def sets_of(**counts: tuple[int, int]) -> Dataset:
+    """Image sets with so many images, one after another, and boxes."""
+    start, subsets, boxes = 0, {}, []
+    for name, (images, with_boxes) in counts.items():
+        subsets[name] = np.arange(start, start + images)
+        boxes += list(range(start, start + with_boxes))
+        start += images
+    return Dataset(
+        kind="coco",
+        root=Path(),
+        classes=("a",),
+        category_ids=(1,),
+        ids=tuple(range(start)),
+        files=tuple(f"{n}.png" for n in range(start)),
+        sizes=np.full((start, 2), 50),
+        boxes=Boxes.of(boxes, [[1, 1, 5, 5]] * len(boxes), [0] * len(boxes)) if boxes else NO_BOXES,
+        sources=("",) * start,
+        subsets=subsets,
+    )
+
+
+@pytest.mark.parametrize(
+    ("sets", "part"),
+    [
+        (["train", "val", "trainval", "test"], "trainval"),
+        (["train", "val"], "train"),
+        (["train2017", "val2017"], "train2017"),
+        (["train2014", "train2017"], None),
+        ([], None),
+    ],
+)
+def test_training_part_prefers_trainval(sets: list[str], part: str | None) -> None:
+    assert training_part(sets_of(**dict.fromkeys(sets, (1, 1)))) == part
+
+
+def test_base_set_drops_novel_boxes_and_images_without_base_boxes(tmp_path: Path) -> None:
+    data = read(tiny.write_coco(tmp_path))
+    labels = split_by_novel(["bird"], data.classes)
+    base = base_set(data, labels)
+    assert tiny.boxes_of(base) == {box for box in tiny.EXPECTED if box[1] != "bird"}
+    assert base.ids == (10, 12)
+    assert hidden_boxes(data, labels) == {"bird": (2, 1)}
+
+
+def test_arranged_orders_classes_by_the_label_map(tmp_path: Path) -> None:
+    data = read(tiny.write_coco(tmp_path))
+    wanted = LabelMap(("car", "boat"), ("bird",))
+    part = arranged(data, wanted)
+    assert part.classes == ("car", "boat", "bird")
+    assert part.category_ids[0] == 7
+    assert len(set(part.category_ids)) == 3
+    assert tiny.boxes_of(part) == {box for box in tiny.EXPECTED if box[1] != "bus"}
 
 
 def voc_lists(root: Path, **lists: str) -> Path:
@@ -33,7 +100,7 @@ def voc_lists(root: Path, **lists: str) -> Path:
         ({}, "", "abc"),
     ],
 )
-def test_the_images_that_are_trained_on(
+def test_default_training_set_leaves_out_test_images(
     tmp_path: Path, lists: dict[str, str], name: str, stems: str
 ) -> None:
     found, data = default_training_set(read(voc_lists(tmp_path / "voc", **lists)))
@@ -42,10 +109,50 @@ def test_the_images_that_are_trained_on(
     assert own.files == data.files
 
 
-def test_sets_without_a_usual_name(tmp_path: Path) -> None:
+def test_default_training_set_takes_sets_of_any_name(tmp_path: Path) -> None:
     for parts, name, images in (
         (("monday", "tuesday", "val"), "all but val", 16),
         (("monday", "tuesday"), "all image sets", 16),
     ):
         found, data = default_training_set(read(shapes.write_data(tmp_path / name, parts)))
         assert (found, len(data)) == (name, images)
+
+
+@pytest.mark.parametrize(
+    ("counts", "part"),
+    [
+        ({}, None),
+        ({"train": (3, 3)}, None),
+        ({"train": (3, 3), "test": (2, 2)}, "test"),
+        ({"train": (3, 3), "test": (2, 0), "val": (2, 2)}, "val"),  # a test without boxes
+        ({"train": (3, 3), "test": (2, 2), "val": (2, 2)}, "test"),
+        ({"train": (3, 3), "valid": (2, 1)}, "valid"),
+        ({"train2017": (3, 3), "val2017": (2, 1)}, "val2017"),
+        ({"train": (3, 3), "val2014": (2, 1), "val2017": (2, 1)}, None),  # who knows
+    ],
+)
+def test_testing_part_needs_boxes(counts: dict[str, tuple[int, int]], part: str | None) -> None:
+    assert part_to_score(sets_of(**counts)) == part
+
+
+def test_is_target_excludes_boxes_outside_the_picture(tmp_path: Path) -> None:
+    path = shapes.write_data(tmp_path / "data") / "annotations" / "train.json"
+    boxes = [
+        [-9, 5, 9, 9],
+        [5, -9, 9, 9],
+        [64, 5, 9, 9],
+        [5, 64, 9, 9],
+        [63, 63, 9, 9],
+        [-8, -8, 9, 9],
+    ]
+
+    def move(content: Any) -> None:
+        own = [a for a in content["annotations"] if a["category_id"] < 3]
+        for annotation, box in zip(own, boxes, strict=False):
+            annotation.update(bbox=box, image_id=1)
+        content["annotations"] = own[: len(boxes)]
+
+    rewrite(path, move)
+    found = read(path)
+    assert found.sizes[0].tolist() == [64, 64]
+    assert is_target(found).tolist() == [False] * 4 + [True] * 2

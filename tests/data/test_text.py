@@ -10,21 +10,21 @@ from mini_fsod.data.text import is_text, number, shown
 @pytest.mark.parametrize(
     ("text", "value"), [("10", 10), (" 1.5 ", 1.5), ("-2e3", -2000), ("inf", math.inf)]
 )
-def test_numbers(text: str, value: float) -> None:
+def test_number_reads_numbers(text: str, value: float) -> None:
     assert number(text) == value
 
 
-def test_nan_is_a_number_to_be_told_elsewhere() -> None:
+def test_number_reads_nan() -> None:
     assert math.isnan(number("nan"))
 
 
 @pytest.mark.parametrize("text", ["", "x", "1_0", "1,5", "0x10", "\u0661", "1 2"])
-def test_what_is_no_number(text: str) -> None:
+def test_number_refuses_other_text(text: str) -> None:
     with pytest.raises(ValueError, match=r"^"):
         number(text)
 
 
-def test_half_characters_are_no_text() -> None:
+def test_is_text_refuses_lone_surrogates() -> None:
     assert is_text("bird")
     assert is_text("\u9ce5 \U0001f426")
     assert not is_text("b\ud800rd")
@@ -43,5 +43,5 @@ def test_half_characters_are_no_text() -> None:
         ("x" * 10**6, '"' + "x" * 56 + "..."),
     ],
 )
-def test_values_in_messages_are_short_and_printable(value: object, words: str) -> None:
+def test_shown_is_short_and_printable(value: object, words: str) -> None:
     assert shown(value) == words

@@ -11,9 +11,53 @@ import pytest
 from PIL import Image
 
 from helpers import tiny
-from mini_fsod.data.check import picture_problems
+from mini_fsod.data.check import (
+    picture_problems,
+)
 from mini_fsod.data.read import read, read_with_problems
 from mini_fsod.data.yolo import MOST_BYTES
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("0 0.5 0.5 0.1", "label-broken"),
+        ("0 0.5 0.5 0.1 0.1 0.9", "label-broken"),  # a sixth number: a detection with its score
+        ("x 0.5 0.5 0.1 0.1", "label-broken"),
+        ("0 0.5 0.5 0_1 0.1", "label-broken"),
+        ("1_0 0.5 0.5 0.1 0.1", "label-broken"),
+        ("3 0.5 0.5 0.1 0.1", "id-unknown"),
+        ("0.5 0.5 0.5 0.1 0.1", "id-unknown"),
+    ],
+)
+def test_read_yolo_reports_wrong_lines(tmp_path: Path, line: str, kind: str) -> None:
+    tiny.write_yolo(tmp_path)
+    (tmp_path / "labels" / "train" / "b.txt").write_text(line)
+    (problem,) = read_with_problems(tmp_path)[1]
+    assert (problem.kind, problem.file, problem.record) == (kind, "labels/train/b.txt", "line 1")
+
+
+def test_read_yolo_accepts_export_paths_and_polygons(tmp_path: Path) -> None:
+    tiny.write_yolo(tmp_path)
+    text = (tmp_path / "data.yaml").read_text()
+    (tmp_path / "data.yaml").write_text(
+        text.replace("images/train", "../images/train").replace(
+            "val: images", "path: /elsewhere\nval: images"
+        )
+    )
+    (tmp_path / "labels" / "val" / "c.txt").write_text("1 0.1 0.2 0.5 0.2 0.3 0.8\n")
+    data = read(tmp_path)
+    assert len(data) == 3
+    last = data.boxes.xywh[-1]
+    assert np.allclose(last, [9, 10, 36, 30])
+
+
+def test_read_yolo_reports_a_broken_config_once(tmp_path: Path) -> None:
+    tiny.write_yolo(tmp_path)
+    for text in ("names: [a", "- a list"):
+        (tmp_path / "data.yaml").write_text(text)
+        assert len(read_with_problems(tmp_path)[1]) == 1
+
 
 SETS = "train: images/train\nval: images/val\n"
 
@@ -34,7 +78,7 @@ def configured(folder: Path, text: str) -> Path:
         ("[no, 1.0, 08]", ("no", "1.0", "08"), (0, 1, 2)),  # words, whatever else YAML sees
     ],
 )
-def test_class_numbers_are_those_of_the_names(
+def test_read_yolo_numbers_classes_by_names(
     tmp_path: Path, names: str, classes: tuple[str, ...], numbers: tuple[int, ...]
 ) -> None:
     data = read(configured(tmp_path / "y", f"{SETS}names: {names}\n"))
@@ -42,7 +86,7 @@ def test_class_numbers_are_those_of_the_names(
     assert data.boxes.label.tolist() == [0, 2, 0, 2, 1]
 
 
-def test_numbers_that_start_at_one(tmp_path: Path) -> None:
+def test_read_yolo_allows_numbers_from_one(tmp_path: Path) -> None:
     tiny.write_yolo(tmp_path / "y")
     for file in (tmp_path / "y" / "labels").rglob("*.txt"):
         lines = [line.split(" ", 1) for line in file.read_text().splitlines()]
@@ -78,7 +122,7 @@ def test_numbers_that_start_at_one(tmp_path: Path) -> None:
         ("train:\nnames: [bird]\n", "yaml-shape"),
     ],
 )
-def test_wrong_configurations(tmp_path: Path, text: str, kind: str) -> None:
+def test_read_yolo_reports_wrong_configs(tmp_path: Path, text: str, kind: str) -> None:
     tiny.write_yolo(tmp_path / "y")
     (tmp_path / "y" / "binary.txt").write_bytes(b"\xff\xfe\0")
     os.mkfifo(tmp_path / "y" / "pipe")
@@ -87,7 +131,7 @@ def test_wrong_configurations(tmp_path: Path, text: str, kind: str) -> None:
     assert all(len(p.what) < 200 for p in problems)
 
 
-def test_lists_of_pictures_and_byte_order_marks(tmp_path: Path) -> None:
+def test_read_yolo_reads_lists_of_pictures(tmp_path: Path) -> None:
     home = tiny.write_yolo(tmp_path / "y")
     (home / "train.txt").write_text("\ufeffimages/train/a.png\n./images/train/b.png\n", "utf-8")
     (home / "data.yaml").write_text("train: train.txt\nval: images/val\nnames: [bird, bus, car]")
@@ -99,7 +143,7 @@ def test_lists_of_pictures_and_byte_order_marks(tmp_path: Path) -> None:
     assert [p.record for p in read_with_problems(home)[1]] == ["line 1", "line 2"]
 
 
-def test_sets_may_share_the_names_of_pictures(tmp_path: Path) -> None:
+def test_read_yolo_makes_ids_unique(tmp_path: Path) -> None:
     home = tiny.write_yolo(tmp_path / "y")
     for kind, suffix in (("images", "png"), ("labels", "txt")):
         (home / kind / "val" / f"c.{suffix}").rename(home / kind / "val" / f"a.{suffix}")
@@ -109,7 +153,7 @@ def test_sets_may_share_the_names_of_pictures(tmp_path: Path) -> None:
     assert read(home, subset="train").ids == ("a", "b")
 
 
-def test_turned_pictures_are_measured_as_seen(tmp_path: Path) -> None:
+def test_read_yolo_applies_exif_rotation(tmp_path: Path) -> None:
     """Stored 80 x 100, seen 100 x 80: the shares in the text are of the latter."""
     home = tiny.write_yolo(tmp_path / "y")
     picture = Image.new("RGB", (80, 100))
@@ -122,14 +166,14 @@ def test_turned_pictures_are_measured_as_seen(tmp_path: Path) -> None:
     assert picture_problems(data, decode=True)[0] == []
 
 
-def test_polygons_are_read_as_boxes_and_that_is_said(tmp_path: Path) -> None:
+def test_read_yolo_reads_polygons_as_boxes(tmp_path: Path) -> None:
     home = tiny.write_yolo(tmp_path / "y")
     assert read(home).unread == ()
     (home / "labels" / "val" / "c.txt").write_text("1 0.1 0.2 0.5 0.2 0.3 0.8\n")
     assert read(home).unread == ("polygons (their boxes are)",)
 
 
-def test_pictures_without_a_label_file_are_noted(tmp_path: Path, mini: Any) -> None:
+def test_read_yolo_notes_pictures_without_labels(tmp_path: Path, mini: Any) -> None:
     """YOLO's rule: they show nothing. It may also be a folder that got lost."""
     home = tiny.write_yolo(tmp_path / "y")
     (home / "labels" / "train" / "b.txt").write_text("")  # said: there is nothing
@@ -138,18 +182,18 @@ def test_pictures_without_a_label_file_are_noted(tmp_path: Path, mini: Any) -> N
     data, problems = read_with_problems(home)
     assert (len(data), len(data.boxes), problems) == (3, 4, [])
     assert data.notes == (
-        "without a label file, and so without objects: 1 of 3 pictures; "
+        "1 of 3 pictures have no label file, so no objects; "
         '"images/train/b.png" would have "labels/train/b.txt"',
     )
     code, _, err = mini("check", home, "--no-sheet")
-    assert (code, "NOTE without a label file" in err) == (0, True)
+    assert (code, "NOTE 1 of 3 pictures have no label file" in err) == (0, True)
     for file in (home / "labels").rglob("*.txt"):
         file.unlink()
     code, _, err = mini("check", home, "--no-sheet")
-    assert (code, "3 of 3 pictures" in err, "not a single box" in err) == (2, True, True)
+    assert (code, "3 of 3 pictures" in err, "no boxes" in err) == (2, True, True)
 
 
-def test_a_training_set_that_is_misspelt(tmp_path: Path, mini: Any) -> None:
+def test_read_yolo_suggests_a_folder_for_a_typo(tmp_path: Path, mini: Any) -> None:
     """It is not repaired away: a copy would have nothing to train on."""
     home = tmp_path / "y"
     tiny.write_yolo(home)
@@ -158,5 +202,5 @@ def test_a_training_set_that_is_misspelt(tmp_path: Path, mini: Any) -> None:
     code, _, err = mini("check", home, "--fix", tmp_path / "copy")
     assert code == 2
     assert 'Did you mean "images/train"?' in err
-    assert "A copy would have nothing to train on" in err
+    assert "A copy would have no training images" in err
     assert not (tmp_path / "copy").exists()

@@ -1,11 +1,10 @@
-"""The embedded data set: what it promises, and that it is the same everywhere."""
+"""The scenes of the embedded data set, and the files it is written to."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import random
-import sys
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -36,9 +35,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def drawn() -> dict[str, list[Scene]]:
     """Of each part as many scenes as the default shots part has."""
     return {
-        part: [draw_scene(stuff, part, number, seed=0) for number in range(150)]
+        part: [draw_scene(sources, part, number, seed=0) for number in range(150)]
         for part in PARTS
-        for stuff in [digits.material(part)]
+        for sources in [digits.material(part)]
     }
 
 
@@ -47,8 +46,8 @@ def read(out: Path, part: str) -> dict[str, Any]:
     return coco
 
 
-def test_the_files_agree_with_each_other(tiny: Path) -> None:
-    seen: set[int] = set()
+def test_write_demo_data_writes_consistent_files(tiny: Path) -> None:
+    known: set[int] = set()
     for part, count in zip(PARTS, (12, 2, 3), strict=True):
         coco = read(tiny, part)
         assert [c["name"] for c in coco["categories"]] == list(CLASSES)
@@ -70,8 +69,8 @@ def test_the_files_agree_with_each_other(tiny: Path) -> None:
             assert box["area"] == w * h
         ids = [record["id"] for record in coco["images"] + coco["annotations"]]
         assert len(set(sizes)) == count
-        assert not seen & set(sizes), "image ids are unique over the three files"
-        seen |= set(sizes)
+        assert not known & set(sizes), "image ids are unique over the three files"
+        known |= set(sizes)
         assert len({box["id"] for box in coco["annotations"]}) == len(ids) - count
     pictures = {path.relative_to(tiny).as_posix() for path in tiny.glob("*/*.jpg")}
     named = {image["file_name"] for part in PARTS for image in read(tiny, part)["images"]}
@@ -79,8 +78,8 @@ def test_the_files_agree_with_each_other(tiny: Path) -> None:
 
 
 @pytest.mark.slow
-def test_first_scenes_are_as_ever(drawn: dict[str, list[Scene]]) -> None:
-    """Recorded with Pillow 11.3 and 13.0. When this changes, raise RECIPE in scenes.py."""
+def test_draw_scene_draws_the_recorded_scenes(drawn: dict[str, list[Scene]]) -> None:
+    """Recorded with Pillow 11.3 and 13.0. If this changes, increase RECIPE in scenes.py."""
     first = {part: list(zip(s[0].digits, s[0].boxes, strict=True)) for part, s in drawn.items()}
     assert first == {
         "train": [(6, (140, 82, 160, 108)), (0, (75, 105, 92, 130))],
@@ -95,7 +94,7 @@ def test_first_scenes_are_as_ever(drawn: dict[str, list[Scene]]) -> None:
     assert hashlib.sha256(json.dumps(everything).encode()).hexdigest()[:12] == "708e4b518782"
 
 
-def test_a_scene_does_not_depend_on_how_many_there_are(tiny: Path, tmp_path: Path) -> None:
+def test_write_demo_data_draws_the_same_scenes_at_any_scale(tiny: Path, tmp_path: Path) -> None:
     write_demo_data(tmp_path / "smaller", TINY / 2)
     few, many = read(tmp_path / "smaller", "train"), read(tiny, "train")
     assert len(few["images"]) == 6
@@ -107,27 +106,16 @@ def test_a_scene_does_not_depend_on_how_many_there_are(tiny: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_another_seed_gives_other_scenes(drawn: dict[str, list[Scene]]) -> None:
+def test_draw_scene_depends_on_the_seed(drawn: dict[str, list[Scene]]) -> None:
     other = draw_scene(digits.material("shots"), "shots", 0, seed=1)
     assert other.boxes != drawn["shots"][0].boxes
 
 
-def test_parts_share_no_digit_image_and_no_photograph() -> None:
-    images, target = digits._digits()
-    for digit in range(10):
-        parts = [set(digits.digit_indices(part, digit)) for part in PARTS]
-        assert all(not a & b for a, b in combinations(parts, 2))
-        assert set.union(*parts) == set(np.flatnonzero(target == digit).tolist())
-        assert all(len(part) >= 25 for part in parts)
-        pixels = [{images[i].tobytes() for i in part} for part in parts]
-        assert all(not a & b for a, b in combinations(pixels, 2)), "no image occurs twice"
-    names = [name for part in PARTS for name in digits.PHOTOGRAPHS[part]]
-    assert len(names) == len(set(names))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
-def test_boxes_are_tight_and_digits_stay_visible(drawn: dict[str, list[Scene]], part: str) -> None:
+def test_draw_scene_has_tight_boxes_and_visible_digits(
+    drawn: dict[str, list[Scene]], part: str
+) -> None:
     for scene in drawn[part]:
         assert 1 <= len(scene.digits) <= 5
         assert all(144 <= side <= 176 for side in scene.picture.size)
@@ -149,7 +137,7 @@ def test_boxes_are_tight_and_digits_stay_visible(drawn: dict[str, list[Scene]], 
 
 
 @pytest.mark.slow
-def test_overlap_is_partial(drawn: dict[str, list[Scene]]) -> None:
+def test_draw_scene_overlaps_digits_a_little(drawn: dict[str, list[Scene]]) -> None:
     touching = 0
     for scene in (scene for part in PARTS for scene in drawn[part]):
         for a, b in combinations(np.array(scene.boxes), 2):
@@ -162,7 +150,7 @@ def test_overlap_is_partial(drawn: dict[str, list[Scene]]) -> None:
     assert touching > 50
 
 
-def test_novel_digits_stand_beside_base_ones_in_train() -> None:
+def test_choose_digits_puts_novel_digits_beside_base_ones_in_train() -> None:
     novel = {CLASSES.index(name) for name in NOVEL}
     chosen = [set(choose_digits(random.Random(n), "train", n)) for n in range(1000)]
     holding = [digits for digits in chosen if digits & novel]
@@ -171,27 +159,27 @@ def test_novel_digits_stand_beside_base_ones_in_train() -> None:
 
 
 @pytest.mark.slow
-def test_the_default_shots_part_has_30_boxes_of_each_class(drawn: dict[str, list[Scene]]) -> None:
+def test_choose_digits_gives_30_shots_of_each_class(drawn: dict[str, list[Scene]]) -> None:
     counts = np.bincount([digit for scene in drawn["shots"] for digit in scene.digits])
     assert len(counts) == 10
     assert counts.min() >= 30
 
 
-def test_written_again_nothing_happens(tiny: Path) -> None:
+def test_write_demo_data_keeps_an_existing_set(tiny: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in tiny.rglob("*")}
     assert write_demo_data(tiny, TINY) is False
     assert {path: path.stat().st_mtime_ns for path in tiny.rglob("*")} == before
 
 
-def test_an_empty_folder_is_filled_and_progress_told(tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
-    assert write_demo_data(tmp_path, 0.001, progress=lambda *step: told.append(step)) is True
-    assert told == [(1, 3), (2, 3), (3, 3)]
+def test_write_demo_data_fills_an_empty_folder_and_reports_progress(tmp_path: Path) -> None:
+    steps: list[tuple[int, int]] = []
+    assert write_demo_data(tmp_path, 0.001, progress=lambda *step: steps.append(step)) is True
+    assert steps == [(1, 3), (2, 3), (3, 3)]
     assert len(list(tmp_path.glob("*/*.jpg"))) == 3
 
 
 def a_file(out: Path) -> None:
-    out.write_text("mine")
+    out.write_text("text")
 
 
 def a_folder_of_other_things(out: Path) -> None:
@@ -214,10 +202,10 @@ def a_set_with_a_picture_removed(out: Path) -> None:
         (a_file, "is a file"),
         (a_folder_of_other_things, "not empty"),
         (a_set_of_another_size, "another size"),
-        (a_set_with_a_picture_removed, "test files were removed"),
+        (a_set_with_a_picture_removed, "without some of its test files"),
     ],
 )
-def test_what_is_there_is_left_alone(tmp_path: Path, what: Any, message: str) -> None:
+def test_write_demo_data_rejects_other_content(tmp_path: Path, what: Any, message: str) -> None:
     out = tmp_path / "out"
     what(out)
     before = sorted(tmp_path.rglob("*"))
@@ -226,13 +214,13 @@ def test_what_is_there_is_left_alone(tmp_path: Path, what: Any, message: str) ->
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_loop_of_links_is_told(tmp_path: Path) -> None:
+def test_write_demo_data_rejects_a_loop_of_links(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(UserError, match="cannot be written"):
         write_demo_data(tmp_path / "loop" / "out", TINY)
 
 
-def test_an_interrupted_run_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_write_demo_data_leaves_nothing_when_interrupted(tmp_path: Path) -> None:
     def stop(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
@@ -242,26 +230,6 @@ def test_an_interrupted_run_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scale", [0, -1, float("nan"), 51])
-def test_a_senseless_scale_is_refused(tmp_path: Path, scale: float) -> None:
-    with pytest.raises(UserError, match="times as large"):
+def test_write_demo_data_rejects_impossible_scales(tmp_path: Path, scale: float) -> None:
+    with pytest.raises(UserError, match="times as many"):
         write_demo_data(tmp_path / "out", scale)
-
-
-def test_without_scikit_learn_it_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    digits._digits.cache_clear()
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(UserError, match="scikit-learn") as caught:
-        write_demo_data(tmp_path / "out", 0.001)
-    assert 'pip install "mini-fsod[demo]"' in caught.value.fix
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_without_scikit_image_it_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(digits, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match="scikit-image") as caught:
-        write_demo_data(tmp_path / "out", 0.001)
-    assert 'pip install "mini-fsod[demo]"' in caught.value.fix

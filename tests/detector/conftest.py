@@ -18,7 +18,7 @@ WIDTH = 64  # of the box head: 1024 would cost most of the tests' time
 
 
 def shake(model: Any, logits: float) -> None:
-    """Norms that do something, each with its own epsilon, and scores that spread and do not tie."""
+    """Random norms, each with its own epsilon, and scores that spread and do not tie."""
     for i, norm in enumerate(m for m in model.modules() if hasattr(m, "running_var")):
         norm.running_mean.uniform_(-0.1, 0.1)
         norm.running_var.uniform_(0.5, 1.5)
@@ -34,7 +34,7 @@ def shake(model: Any, logits: float) -> None:
 
 @pytest.fixture
 def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NMS in the form that waits for nothing, which the CPU takes only inside compiled steps."""
+    """NMS without waits for the device, which the CPU otherwise uses in compiled steps only."""
     monkeypatch.setattr("mini_fsod.detector.nms.nms", by_matrix)
     monkeypatch.setattr("mini_fsod.detector.postprocess.nms", by_matrix)
 
@@ -70,7 +70,7 @@ def torchvision_model() -> Callable[..., FasterRCNN]:
 
 @pytest.fixture(scope="session")
 def version_2() -> FasterRCNN:
-    """fasterrcnn_resnet50_fpn_v2, small in all but its layers."""
+    """fasterrcnn_resnet50_fpn_v2 with few and small images."""
     torch.manual_seed(0)
     model = fasterrcnn_resnet50_fpn_v2(
         weights=None,

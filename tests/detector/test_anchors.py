@@ -13,7 +13,7 @@ from mini_fsod.errors import UserError
 
 
 @pytest.mark.parametrize("canvas", [(320, 448), (352, 96), (32, 32)])
-def test_anchors_are_torchvisions(canvas: tuple[int, int]) -> None:
+def test_canvas_anchors_equal_torchvision(canvas: tuple[int, int]) -> None:
     sizes = tuple((s, s * 1.26) for s in (32, 64, 128, 256, 512))
     ratios = (0.5, 1.0, 2.0)
     maps = [torch.zeros(1, 1, rows, columns) for rows, columns in grid_sizes(canvas)]
@@ -25,8 +25,8 @@ def test_anchors_are_torchvisions(canvas: tuple[int, int]) -> None:
     assert sum(level_counts(canvas, 6)) == len(found)
 
 
-def test_anchors_stay_where_they_lie_whatever_other_canvases_come() -> None:
-    """A recorded step reads them there: in another tensor's place it would train on anything."""
+def test_cached_anchors_are_never_freed() -> None:
+    """A captured CUDA graph reads them at their address."""
     sizes, cpu = ((8.0,),) * 5, torch.device("cpu")
     first = weakref.ref(cached_anchors((32, 32), sizes, (1.0,), cpu))
     for n in range(2, 202):
@@ -36,11 +36,11 @@ def test_anchors_stay_where_they_lie_whatever_other_canvases_come() -> None:
     assert cached_anchors((32, 32), sizes, (1.0,), cpu) is first()
 
 
-def test_counts_by_hand() -> None:
+def test_level_counts_of_a_known_canvas() -> None:
     # 320 x 448: 80 x 112, 40 x 56, 20 x 28, 10 x 14 and 5 x 7 cells of three anchors
     assert level_counts((320, 448), 3) == [26880, 6720, 1680, 420, 105]
 
 
-def test_a_canvas_that_does_not_divide_is_refused() -> None:
+def test_grid_sizes_rejects_a_canvas_not_divisible_by_32() -> None:
     with pytest.raises(UserError, match="320 x 450"):
         grid_sizes((320, 450))

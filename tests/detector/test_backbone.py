@@ -25,7 +25,7 @@ def maps(net: TorchvisionResNet, x: Tensor) -> list[Tensor]:
     return out
 
 
-def test_caffes_weights_give_the_maps_of_the_net_they_were_made_for() -> None:
+def test_make_backbone_with_stride_in_1x1_equals_the_caffe_network() -> None:
     if not CAFFE_FILE.is_file():
         pytest.skip(f"{CAFFE_FILE.name} is not beside the checkout in ../shared/weights")
     from safetensors.torch import load_file
@@ -44,7 +44,7 @@ def test_caffes_weights_give_the_maps_of_the_net_they_were_made_for() -> None:
     assert frozen == {"conv1", "layer1"}
 
 
-def test_weights_from_a_file_of_torch(tmp_path: Path) -> None:
+def test_make_backbone_loads_a_file_of_torchvision_weights(tmp_path: Path) -> None:
     torch.manual_seed(0)
     source = make_backbone(BackboneSettings("resnet18"))
     net = TorchvisionResNet(_block(), [2, 2, 2, 2])
@@ -60,7 +60,7 @@ def _block() -> type:
     return BasicBlock
 
 
-def test_group_norm_for_a_backbone_trained_from_nothing() -> None:
+def test_make_backbone_with_group_norm_trains_from_random_weights() -> None:
     backbone = make_backbone(BackboneSettings("resnet18", norm="group"))
     norms = [m for m in backbone.modules() if isinstance(m, nn.GroupNorm)]
     assert len(norms) == 20
@@ -77,7 +77,7 @@ def test_group_norm_for_a_backbone_trained_from_nothing() -> None:
 @pytest.mark.parametrize(
     ("stages", "frozen"), [(0, []), (1, ["conv1"]), (3, ["conv1", "layer1", "layer2"])]
 )
-def test_frozen_stages(stages: int, frozen: list[str]) -> None:
+def test_make_backbone_freezes_the_first_stages(stages: int, frozen: list[str]) -> None:
     backbone = make_backbone(BackboneSettings("resnet18", frozen_stages=stages))
     assert isinstance(backbone, ResNet)
     names = [n.split(".")[0] for n, p in backbone.named_parameters() if not p.requires_grad]
@@ -87,7 +87,7 @@ def test_frozen_stages(stages: int, frozen: list[str]) -> None:
 class TestTimm:
     timm = pytest.importorskip("timm")
 
-    def test_its_maps_and_its_frozen_stages(self) -> None:
+    def test_make_backbone_has_the_strides_and_frozen_stages(self) -> None:
         backbone = make_backbone(BackboneSettings("mobilenetv3_small_050", frozen_stages=2))
         out = backbone(torch.rand(1, 3, 64, 96))
         assert [tuple(m.shape[2:]) for m in out] == [(16, 24), (8, 12), (4, 6), (2, 3)]
@@ -97,7 +97,7 @@ class TestTimm:
         assert {n[1] for n in names if n[0] == "blocks"} == {"0"}
         assert not any(type(m) is nn.BatchNorm2d for m in backbone.modules())
 
-    def test_weights_from_a_file_under_timms_names(self, tmp_path: Path) -> None:
+    def test_make_backbone_loads_a_file_of_timm_weights(self, tmp_path: Path) -> None:
         torch.manual_seed(0)
         net = self.timm.create_model("resnet10t").eval()
         for m in net.modules():
@@ -108,14 +108,14 @@ class TestTimm:
         x = torch.rand(1, 3, 64, 64)
         torch.testing.assert_close(backbone(x)[-1], net.forward_features(x))
 
-    def test_its_own_normalisation(self) -> None:
+    def test_default_normalisation_is_that_of_the_library(self) -> None:
         assert default_normalisation("vit_tiny_patch16_224").mean == (0.5, 0.5, 0.5)
         assert default_normalisation("resnet50").std == (0.229, 0.224, 0.225)
 
     @pytest.mark.parametrize(
         ("name", "words"), [("vit_tiny_patch16_224", "strides"), ("resnet_51", "resnet_51")]
     )
-    def test_models_that_do_not_serve(self, name: str, words: str) -> None:
+    def test_make_backbone_rejects_unusable_timm_models(self, name: str, words: str) -> None:
         with pytest.raises(UserError, match=words):
             make_backbone(BackboneSettings(name))
 
@@ -131,7 +131,9 @@ class TestTimm:
         (BackboneSettings("resnet18"), "nowhere.pth", "nowhere.pth"),
     ],
 )
-def test_wrong_choices_are_told(settings: BackboneSettings, weights: str, words: str) -> None:
+def test_make_backbone_rejects_impossible_settings(
+    settings: BackboneSettings, weights: str, words: str
+) -> None:
     with pytest.raises(UserError, match=words):
         make_backbone(settings, weights)
 
@@ -139,14 +141,16 @@ def test_wrong_choices_are_told(settings: BackboneSettings, weights: str, words:
 @pytest.mark.parametrize(
     ("change", "words"), [("missing", "are missing, such as conv1"), ("shape", "do not fit")]
 )
-def test_a_file_that_does_not_fit_is_told(tmp_path: Path, change: str, words: str) -> None:
+def test_make_backbone_rejects_a_file_that_does_not_fit(
+    tmp_path: Path, change: str, words: str
+) -> None:
     weight = torch.zeros(64, 3, 7, 7 if change == "missing" else 5)
     torch.save({"conv1.weight" if change == "shape" else "stem": weight}, tmp_path / "net.pth")
     with pytest.raises(UserError, match=words):
         make_backbone(BackboneSettings("resnet18"), tmp_path / "net.pth")
 
 
-def test_a_detector_is_no_backbone(tmp_path: Path) -> None:
+def test_make_backbone_rejects_the_file_of_a_detector(tmp_path: Path) -> None:
     net = TorchvisionResNet(_block(), [2, 2, 2, 2])
     state = {f"backbone.{name}": value for name, value in net.state_dict().items()}
     torch.save(state, tmp_path / "detector.pth")

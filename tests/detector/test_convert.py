@@ -43,7 +43,7 @@ def assert_same(found: list[dict[str, Tensor]], wanted: list[dict[str, Tensor]])
 
 
 @pytest.mark.parametrize("norm", [nn.BatchNorm2d, None], ids=["batch norm", "frozen norm"])
-def test_predict_gives_torchvisions_detections(torchvision_model: Make, norm: Any) -> None:
+def test_from_torchvision_gives_the_same_detections(torchvision_model: Make, norm: Any) -> None:
     model = torchvision_model(**({} if norm is None else {"norm_layer": norm}))
     images = pictures()
     with torch.no_grad():
@@ -53,7 +53,9 @@ def test_predict_gives_torchvisions_detections(torchvision_model: Make, norm: An
 
 
 @pytest.mark.slow
-def test_thresholds_sizes_and_normalisation_come_from_the_model(torchvision_model: Make) -> None:
+def test_from_torchvision_copies_thresholds_sizes_and_normalisation(
+    torchvision_model: Make,
+) -> None:
     model = torchvision_model(
         seed=3,
         min_size=(64, 128),
@@ -88,7 +90,7 @@ def test_thresholds_sizes_and_normalisation_come_from_the_model(torchvision_mode
 @pytest.mark.parametrize(
     ("candidates", "rounds"), [(60, 12), (1024, 1)], ids=["candidates", "rounds"]
 )
-def test_a_size_too_small_is_flagged_and_mended(
+def test_detect_flags_inexact_results_and_predict_repeats_them(
     torchvision_model: Make, candidates: int, rounds: int
 ) -> None:
     model = torchvision_model()
@@ -106,7 +108,7 @@ def test_a_size_too_small_is_flagged_and_mended(
 
 
 @pytest.mark.slow
-def test_version_2_with_its_other_heads(version_2: FasterRCNN) -> None:
+def test_from_torchvision_converts_version_2(version_2: FasterRCNN) -> None:
     images = pictures([(64, 80), (70, 60)])
     with torch.no_grad():
         wanted = version_2(images)
@@ -114,7 +116,7 @@ def test_version_2_with_its_other_heads(version_2: FasterRCNN) -> None:
     assert_same(from_torchvision(version_2).predict(images), wanted)
 
 
-def test_other_models_are_refused_in_words(torchvision_model: Make) -> None:
+def test_from_torchvision_rejects_other_models(torchvision_model: Make) -> None:
     mobile = detection.fasterrcnn_mobilenet_v3_large_320_fpn(
         weights=None, weights_backbone=None, num_classes=3
     )
@@ -135,7 +137,7 @@ def test_other_models_are_refused_in_words(torchvision_model: Make) -> None:
 
 
 class Recorder:
-    """Stands in for torchvision's sampler and remembers what it drew."""
+    """Replaces torchvision's sampler and records what it drew."""
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
@@ -201,7 +203,7 @@ def training_case(
 @pytest.mark.parametrize(
     "truth", [GROUND_TRUTH, [([], [])] * 3], ids=["one image without boxes", "no boxes at all"]
 )
-def test_losses_and_gradients_are_torchvisions(
+def test_losses_and_gradients_equal_torchvision(
     torchvision_model: Make, truth: list[tuple[list[list[float]], list[int]]]
 ) -> None:
     model, detector, ours, theirs = training_case(torchvision_model, truth)
@@ -228,8 +230,8 @@ def test_losses_and_gradients_are_torchvisions(
     assert not any(p.requires_grad for p in detector.backbone.conv1.parameters())
 
 
-def test_padding_changes_nothing(torchvision_model: Make) -> None:
-    """More padded boxes, and rubbish in them and in the padded area, leave every loss as it was."""
+def test_losses_ignore_padding(torchvision_model: Make) -> None:
+    """More padded boxes, with garbage in them and in the padded area, do not change the losses."""
     detector = from_torchvision(torchvision_model(seed=2))
     images = pictures([(96, 144), (150, 100)])
     batch, sizes = batch_images(images, 96, 160, 32)
@@ -253,7 +255,7 @@ def test_padding_changes_nothing(torchvision_model: Make) -> None:
 
 
 def _all_rois(targets: Targets, proposals: int, start: int) -> Samples:
-    """The first proposals and the ground truth, whatever the padding behind."""
+    """The first proposals and the ground truth, whatever the padding after them."""
     rows = torch.cat((torch.arange(start, 40), proposals + torch.arange(targets.valid.shape[1])))
     valid = torch.cat((torch.ones(len(targets.valid), 40 - start).bool(), targets.valid), 1)
     return Samples(rows.expand(len(targets.valid), -1), valid)

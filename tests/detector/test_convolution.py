@@ -11,7 +11,9 @@ from mini_fsod.detector.convolution import FoldedConv, conv_add_relu
 
 @pytest.mark.parametrize("relu", [True, False])
 @pytest.mark.parametrize("with_coarse", [True, False])
-def test_a_coarser_map_is_enlarged_before_the_relu(with_coarse: bool, relu: bool) -> None:
+def test_conv_add_relu_upsamples_the_coarse_map_before_the_relu(
+    with_coarse: bool, relu: bool
+) -> None:
     torch.manual_seed(0)
     conv = nn.Conv2d(3, 4, 3, padding=1)
     x, coarse = torch.randn(2, 3, 4, 6), torch.randn(2, 4, 2, 3) if with_coarse else None
@@ -22,7 +24,7 @@ def test_a_coarser_map_is_enlarged_before_the_relu(with_coarse: bool, relu: bool
     torch.testing.assert_close(found, wanted.relu() if relu else wanted)
 
 
-def test_a_folded_norm_learns_like_the_two_in_a_row() -> None:
+def test_folded_conv_has_the_gradients_of_convolution_and_norm() -> None:
     torch.manual_seed(0)
     conv = nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2, bias=False)
     norm = FrozenBatchNorm2d(6, eps=0.3)

@@ -1,4 +1,4 @@
-"""Small tables worked by hand; equality with torchvision is in test_convert.py."""
+"""Values computed by hand; equality with torchvision is in test_convert.py."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def rpn_case(valid: list[list[bool]], **weights: Tensor) -> tuple[Tensor, Tensor
     return *losses, logits, deltas
 
 
-def test_rpn_losses_are_means_over_real_samples_only() -> None:
+def test_rpn_losses_are_means_over_valid_samples() -> None:
     # Each entropy is log 2. The box error is |1| - beta / 2. Of six slots three are real.
     objectness, box, _, deltas = rpn_case([[True, True, False], [True, False, False]])
     assert objectness.item() == pytest.approx(math.log(2))
@@ -49,7 +49,7 @@ def test_rpn_losses_are_means_over_real_samples_only() -> None:
     assert not deltas.grad[1].any()
 
 
-def test_no_sample_at_all_is_a_loss_of_zero() -> None:
+def test_rpn_losses_are_zero_without_samples() -> None:
     objectness, box, logits, deltas = rpn_case([[False] * 3] * 2)
     assert (objectness.item(), box.item()) == (0.0, 0.0)
     (objectness + box).backward()
@@ -57,7 +57,7 @@ def test_no_sample_at_all_is_a_loss_of_zero() -> None:
     assert not deltas.grad.any()
 
 
-def test_weights_of_boxes_scale_their_samples_only() -> None:
+def test_losses_scale_with_the_weights_of_their_boxes() -> None:
     weights = torch.tensor([[3.0, 9.0], [9.0, 9.0]])
     valid = [[True, True, False], [True, False, False]]
     objectness, box, *_ = rpn_case(valid, weights=weights)
@@ -84,7 +84,7 @@ def roi_case() -> tuple[RoIOutputs, Regions]:
     return outputs, Regions(rois, torch.zeros(2, 3).long(), torch.zeros(2, 3), positive, valid)
 
 
-def test_roi_losses_by_hand() -> None:
+def test_roi_losses_of_known_outputs() -> None:
     outputs, regions = roi_case()
     classifier, box_reg = roi_losses(outputs, regions, targets(), ONE, 0.1)
     assert classifier.item() == pytest.approx(math.log(3))  # three real samples, three rows each
@@ -100,7 +100,7 @@ def test_roi_losses_by_hand() -> None:
     assert torch.isfinite(outputs.deltas.grad).all()
 
 
-def test_iou_loss_by_hand() -> None:
+def test_iou_loss_of_known_outputs() -> None:
     """Image 0: one positive, whose final box has IoU 0.5 with the truth, and as many negatives,
     the first of two, of IoU 0.2. Image 1 has no positive, so none of its negatives counts.
     """
@@ -131,8 +131,8 @@ def test_iou_loss_has_no_gradient_through_its_target() -> None:
     assert outputs.iou.grad[0, 0] != 0
 
 
-def test_iou_loss_of_boxes_that_count_less() -> None:
-    """The positive's final box has IoU 0.25, the negative 0.2, both are said to be 0.5."""
+def test_iou_loss_applies_box_weights() -> None:
+    """The positive's final box has IoU 0.25, the negative 0.2; both are predicted as 0.5."""
     outputs, regions = roi_case()
     outputs = outputs._replace(deltas=torch.zeros(2, 3, 2, 4))
     quarter = [0.0, 0.0, 5.0, 5.0]
@@ -151,7 +151,7 @@ def test_iou_loss_of_boxes_that_count_less() -> None:
         assert loss.item() == pytest.approx(wanted)
 
 
-def test_iou_loss_without_positives_is_zero() -> None:
+def test_iou_loss_is_zero_without_positives() -> None:
     outputs, regions = roi_case()
     regions = regions._replace(positive=torch.zeros(2, 3, dtype=torch.bool))
     loss = iou_loss(outputs, regions, targets(), torch.tensor([[9, 9]] * 2), ONE)

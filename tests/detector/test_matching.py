@@ -32,8 +32,8 @@ def truth(n: int, seed: int, whole: bool) -> Tensor:
     whole=st.booleans(),
     forced=st.booleans(),
 )
-def test_matches_are_torchvisions(counts: list[int], seed: int, whole: bool, forced: bool) -> None:
-    """Padding, with rubbish in it, must not win a match, forced ones and their ties included."""
+def test_match_equals_torchvision(counts: list[int], seed: int, whole: bool, forced: bool) -> None:
+    """Padding with garbage in it must not win a match, not even a forced one or a tie."""
     boxes = [truth(n, seed + i, whole) for i, n in enumerate(counts)]
     targets = pad_targets(boxes, [torch.zeros(n, dtype=torch.int64) for n in counts], width=7)
     targets.boxes[~targets.valid] = torch.tensor([0.0, 0.0, 96.0, 64.0])
@@ -54,7 +54,7 @@ def one_image(boxes: list[list[float]], **flags: list[bool]) -> Targets:
     return Targets(torch.tensor([boxes]), torch.zeros(1, n, dtype=torch.int64), **columns)
 
 
-def test_forced_matches_by_hand() -> None:
+def test_match_forces_the_best_candidate_of_each_box() -> None:
     candidates = torch.tensor(
         [
             [0.0, 0.0, 10.0, 10.0],  # IoU 0.25 with the box: its best, and so
@@ -72,14 +72,14 @@ def test_forced_matches_by_hand() -> None:
     assert found.negative.all()
 
 
-def test_a_box_without_area_forces_nothing() -> None:
+def test_match_ignores_boxes_without_area() -> None:
     targets = one_image([[5.0, 5.0, 5.0, 20.0]])
     found = match(ANCHORS, None, targets, 0.7, 0.3, forced=True)
     assert not found.positive.any()
     assert found.negative.all()
 
 
-def test_regions_to_ignore_are_no_background_and_no_target() -> None:
+def test_match_makes_ignored_regions_neither_positive_nor_negative() -> None:
     candidates = torch.tensor([[[0.0, 0.0, 10.0, 10.0], [50.0, 0.0, 60.0, 10.0]]])
     region = [0.0, 0.0, 10.0, 8.0]  # IoU 0.8 with the first
     targets = one_image([region, region], valid=[False, False], ignore=[True, False])
@@ -88,14 +88,14 @@ def test_regions_to_ignore_are_no_background_and_no_target() -> None:
     assert found.negative.tolist() == [[False, True]]
 
 
-def test_candidates_that_are_not_there_match_nothing() -> None:
+def test_match_skips_invalid_candidates() -> None:
     candidates = torch.tensor([[[0.0, 0.0, 10.0, 10.0], [0.0, 0.0, 0.0, 0.0]]])
     there = torch.tensor([[False, False]])
     found = match(candidates, there, one_image([[0.0, 0.0, 10.0, 10.0]]), 0.5, 0.5, forced=False)
     assert not (found.positive | found.negative).any()
 
 
-def test_targets_of_no_rows_at_all() -> None:
+def test_match_without_boxes_makes_all_negative() -> None:
     none = Targets(torch.zeros(2, 0, 4), torch.zeros(2, 0).long(), torch.zeros(2, 0).bool())
     found = match(ANCHORS, None, none, 0.7, 0.3, forced=True)
     assert found.negative.all()
@@ -115,7 +115,7 @@ def labelled(positive: Tensor, negative: Tensor) -> Matches:
     positive=st.floats(0, 1),
     seed=st.integers(0, 10_000),
 )
-def test_samples_have_torchvisions_numbers(
+def test_draw_samples_has_the_numbers_of_torchvision(
     n: int, number: int, share: float, positive: float, seed: int
 ) -> None:
     """As many of each kind as BalancedPositiveNegativeSampler takes, each once, never another."""
@@ -134,7 +134,7 @@ def test_samples_have_torchvisions_numbers(
         assert is_positive[i, rows[:n_positive]].all()  # positives first
 
 
-def test_every_candidate_has_the_same_chance() -> None:
+def test_draw_samples_is_uniform() -> None:
     kind = torch.ones(400, 20, dtype=torch.bool)
     keys = random_keys(torch.tensor(7), 1, 400, 20)
     found = draw_samples(labelled(~kind, kind), 5, 0.5, keys)
@@ -143,7 +143,7 @@ def test_every_candidate_has_the_same_chance() -> None:
     assert (often - 100).abs().max() < 35  # four deviations
 
 
-def test_keys_are_the_same_on_every_machine_and_differ_by_draw_stream_and_place() -> None:
+def test_random_keys_are_fixed_and_differ_by_draw_stream_and_position() -> None:
     keys = random_keys(torch.tensor(5), 0, 2, 3)
     assert keys.dtype == torch.int32
     assert keys.tolist() == [
@@ -155,14 +155,14 @@ def test_keys_are_the_same_on_every_machine_and_differ_by_draw_stream_and_place(
     assert (torch.cat(draws) >= 0).all()
 
 
-def test_a_part_of_a_batch_draws_what_the_whole_does() -> None:
+def test_random_keys_of_a_part_equal_those_of_the_whole_batch() -> None:
     whole = random_keys(torch.tensor(draw_number(9)), 1, 4, 5)
     part = random_keys(torch.tensor(draw_number(9, first=2)), 1, 2, 5)
     assert part.tolist() == whole[2:].tolist()
 
 
 @pytest.mark.parametrize("number", [10, 3])
-def test_fewer_candidates_than_samples(number: int) -> None:
+def test_draw_samples_of_too_few_candidates_leaves_invalid_slots(number: int) -> None:
     found = draw_samples(
         labelled(torch.tensor([[True, False]]), torch.tensor([[False, False]])),
         number,

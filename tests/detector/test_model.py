@@ -1,4 +1,4 @@
-"""The whole detector: its edge cases, precision, and that a step waits for nothing."""
+"""The whole detector: edge cases, precision, and that a step never waits for the device."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ TRUTH = pad_targets(
 NO_TRUTH = TRUTH._replace(valid=torch.zeros_like(TRUTH.valid))
 
 
-def small(**options: Any) -> Detector:
+def small_detector(**options: Any) -> Detector:
     torch.manual_seed(0)
     test = TestSettings(min_size=96, max_size=128)
     detector = build(5, "resnet18", **{"rpn": RPN, "roi": ROI, "test": test} | options)
-    with torch.no_grad():  # scores that differ
+    with torch.no_grad():  # so that scores differ
         detector.rpn_head.predict.weight[:3].normal_(std=0.3)
         detector.predictor.classifier.weight.normal_(std=0.3)
     return detector
@@ -69,8 +69,8 @@ def assert_finite(detector: Detector, losses: dict[str, Tensor]) -> None:
 
 @pytest.mark.parametrize("targets", [TRUTH, NO_TRUTH], ids=["one image without", "none"])
 @pytest.mark.parametrize("classifier", ["linear", "cosine"])
-def test_images_without_boxes_have_losses_and_gradients(targets: Targets, classifier: Any) -> None:
-    detector = small(classifier=classifier, iou_branch=True)
+def test_losses_of_images_without_boxes_are_finite(targets: Targets, classifier: Any) -> None:
+    detector = small_detector(classifier=classifier, iou_branch=True)
     losses = detector.losses(pictures(), SIZES, targets, draw=3)
     assert list(losses) == [
         "loss_objectness",
@@ -86,8 +86,8 @@ def test_images_without_boxes_have_losses_and_gradients(targets: Targets, classi
         assert zero == [0.0] * 3
 
 
-def test_no_proposal_above_the_cut() -> None:
-    detector = small()
+def test_losses_without_any_proposal() -> None:
+    detector = small_detector()
     detector.settings = replace(detector.settings, rpn=replace(RPN, score_cut=1.1))
     losses = detector.losses(pictures(), SIZES, TRUTH)
     assert_finite(detector, losses)
@@ -101,15 +101,15 @@ def test_no_proposal_above_the_cut() -> None:
     assert [len(p["boxes"]) for p in detector.predict(list(pictures()))] == [0, 0]
 
 
-def test_no_detection_above_the_cut() -> None:
-    detector = small(test=TestSettings(score_cut=1.0, min_size=64, max_size=128))
+def test_detect_without_any_detection() -> None:
+    detector = small_detector(test=TestSettings(score_cut=1.0, min_size=64, max_size=128))
     assert not detector.detect(pictures(), SIZES).valid.any()
     assert [p["labels"].shape for p in detector.predict(list(pictures()))] == [(0,), (0,)]
     assert detector.predict([]) == []
 
 
-def test_proposals_end_where_the_image_ends_whatever_the_padding_shows() -> None:
-    detector = small()
+def test_propose_clips_to_the_image_whatever_the_padding() -> None:
+    detector = small_detector()
     candidates = detector.infer(pictures(), SIZES)
     boxes, valid = candidates.proposals.boxes, candidates.proposals.valid
     assert valid.sum(1).min() > 10
@@ -126,9 +126,9 @@ def test_proposals_end_where_the_image_ends_whatever_the_padding_shows() -> None
     assert torch.equal(detector.infer(other, SIZES).scores, candidates.scores)
 
 
-def test_the_ground_truth_is_among_the_rois() -> None:
+def test_losses_add_the_ground_truth_to_the_rois() -> None:
     """Where no proposal is near a box, the box itself is the positive sample."""
-    detector = small()
+    detector = small_detector()
     detector.settings = replace(detector.settings, rpn=replace(RPN, after_nms_train=1))
     alone = Samples(torch.tensor([[1, 2], [0, 0]]), torch.tensor([[True, True], [False, False]]))
     losses = detector.losses(pictures(), SIZES, TRUTH, roi_samples=alone)
@@ -138,30 +138,30 @@ def test_the_ground_truth_is_among_the_rois() -> None:
     torch.testing.assert_close(losses["loss_classifier"], wanted)
 
 
-def test_the_draw_alone_decides_the_samples() -> None:
-    detector = small()
-    first, again, other = (
+def test_losses_depend_on_the_draw_alone() -> None:
+    detector = small_detector()
+    first, rebuilt, other = (
         detector.losses(pictures(), SIZES, TRUTH, draw=d) for d in (7, torch.tensor(7), 8)
     )
-    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert all(torch.equal(first[name], rebuilt[name]) for name in first)
     assert not torch.equal(first["loss_objectness"], other["loss_objectness"])
 
 
-def test_extra_proposals_take_part() -> None:
-    detector = small()
+def test_extra_boxes_become_proposals() -> None:
+    detector = small_detector()
     boxes = torch.tensor([[[30.0, 30.0, 70.0, 71.0], [0.0] * 4], [[10.0, 20.0, 300.0, 300.0]] * 2])
     valid = torch.tensor([[True, False], [True, True]])
     extra = PaddedBoxes(boxes, valid)
     plain, more = (detector.infer(pictures(), SIZES, e) for e in (None, extra))
     assert more.scores.shape[1] == plain.scores.shape[1] + 2
     assert torch.equal(more.proposals.valid[:, -2:], valid)
-    assert more.proposals.boxes[1, -1].tolist() == [10.0, 20.0, 128.0, 64.0]  # cut to the image
+    assert more.proposals.boxes[1, -1].tolist() == [10.0, 20.0, 128.0, 64.0]  # clipped to the image
     torch.testing.assert_close(more.scores[:, :-2], plain.scores)
     pooled = detector.pool(detector.features(pictures(), SIZES), boxes[:1, :1].expand(2, -1, -1))
     alone = detector.roi_outputs(pooled, 2).logits.softmax(-1)[0, 0, 1:]
     torch.testing.assert_close(more.scores[0, -2], alone)
 
-    # In training, too: an extra box on the ground truth is a positive RoI.
+    # In training too: an extra box on the ground truth is a positive RoI.
     on_truth = PaddedBoxes(TRUTH.boxes[:, :1], TRUTH.valid[:, :1])
     last = Samples(torch.tensor([[50], [0]]), torch.tensor([[True], [False]]))
     losses = detector.losses(pictures(), SIZES, TRUTH, extra=on_truth, roi_samples=last)
@@ -172,8 +172,8 @@ def ranking_by(settings: DetectorSettings, use_iou: bool) -> DetectorSettings:
     return replace(settings, test=replace(settings.test, use_iou=use_iou))
 
 
-def test_a_detection_knows_its_proposal_and_the_iou_branch_ranks() -> None:
-    detector = small(iou_branch=True)
+def test_choose_keeps_the_proposal_and_ranks_by_the_iou_branch() -> None:
+    detector = small_detector(iou_branch=True)
     assert detector.iou_branch is not None
     torch.nn.init.normal_(detector.iou_branch.predict.weight, std=1.0)
     with torch.no_grad():
@@ -191,9 +191,9 @@ def test_a_detection_knows_its_proposal_and_the_iou_branch_ranks() -> None:
             assert torch.equal(found.boxes[i][found.valid[i]], candidates.boxes[i, rows, labels])
 
 
-def test_a_proposal_on_a_region_to_ignore_carries_no_loss() -> None:
-    """One proposal an image and no truth: background, unless the region is there."""
-    detector = small()
+def test_losses_skip_proposals_on_ignored_regions() -> None:
+    """One proposal per image and no ground truth: background, unless it is on an ignored region."""
+    detector = small_detector()
     detector.settings = replace(detector.settings, rpn=replace(RPN, after_nms_train=1))
     anchors, counts = detector.anchors(pictures())
     outputs = detector.rpn_head(detector.features(pictures(), SIZES))
@@ -208,8 +208,8 @@ def test_a_proposal_on_a_region_to_ignore_carries_no_loss() -> None:
     assert_finite(detector, losses)
 
 
-def test_bfloat16_keeps_boxes_and_losses_in_float32() -> None:
-    detector = small(iou_branch=True)
+def test_autocast_keeps_boxes_and_losses_in_float32() -> None:
+    detector = small_detector(iou_branch=True)
     wanted = detector.losses(pictures(), SIZES, TRUTH, draw=1)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         losses = detector.losses(pictures(), SIZES, TRUTH, draw=1)
@@ -231,8 +231,8 @@ def test_bfloat16_keeps_boxes_and_losses_in_float32() -> None:
     assert (far != far.bfloat16().float()).float().mean() > 0.9
 
 
-def test_channels_last_is_the_same_detector() -> None:
-    detector = small()
+def test_channels_last_gives_the_same_losses() -> None:
+    detector = small_detector()
     wanted = detector.losses(pictures(), SIZES, TRUTH)
     detector = detector.to(memory_format=torch.channels_last)
     levels = detector.features(pictures(), SIZES)
@@ -258,8 +258,8 @@ class Waits(TorchDispatchMode):
 
 
 @pytest.mark.usefixtures("as_on_a_device")
-def test_a_step_and_a_detection_wait_for_nothing() -> None:
-    detector = small(iou_branch=True)
+def test_losses_and_detect_never_wait_for_the_device() -> None:
+    detector = small_detector(iou_branch=True)
     detector.settings = ranking_by(detector.settings, use_iou=True)
     draw = torch.tensor(3)
     with Waits():
@@ -272,9 +272,9 @@ def test_a_step_and_a_detection_wait_for_nothing() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["losses", "detect"])
-def test_compiles_as_one_graph(step: str) -> None:
+def test_losses_compile_as_one_graph(step: str) -> None:
     """fullgraph refuses graph breaks and shapes that depend on data."""
-    detector = small(iou_branch=True)
+    detector = small_detector(iou_branch=True)
     arguments = (
         (pictures(), SIZES, TRUTH, torch.tensor(3)) if step == "losses" else (pictures(), SIZES)
     )
@@ -291,28 +291,17 @@ def test_compiles_as_one_graph(step: str) -> None:
         torch.testing.assert_close(a, b)
 
 
-def test_a_detector_is_rebuilt_from_its_settings() -> None:
-    detector = small(classifier="cosine", iou_branch=True, norm="group")
-    again = Detector(DetectorSettings.from_json(detector.settings.to_json()))
-    again.load_state_dict(detector.state_dict())
-    found, wanted = again.detect(pictures(), SIZES), detector.detect(pictures(), SIZES)
+def test_detector_is_rebuilt_from_its_settings() -> None:
+    detector = small_detector(classifier="cosine", iou_branch=True, norm="group")
+    rebuilt = Detector(DetectorSettings.from_json(detector.settings.to_json()))
+    rebuilt.load_state_dict(detector.state_dict())
+    found, wanted = rebuilt.detect(pictures(), SIZES), detector.detect(pictures(), SIZES)
     assert torch.equal(found.boxes, wanted.boxes)
     assert found.valid.any()
 
 
-def test_cosine_logits_are_cosines_times_20() -> None:
-    detector = small(classifier="cosine")
-    hidden = torch.rand(3, 32)
-    logits, deltas = detector.predictor(hidden)
-    weight = detector.predictor.classifier.weight
-    assert weight.shape == (6, 32)
-    assert deltas.shape == (3, 5, 4)
-    cosine = torch.nn.functional.cosine_similarity(hidden[1], weight[2], dim=0)
-    assert logits[1, 2].item() == pytest.approx(20 * cosine.item(), rel=1e-3)
-
-
-def test_wrong_numbers_are_told() -> None:
+def test_detector_rejects_bad_numbers() -> None:
     with pytest.raises(UserError, match="at least one class"):
         build(0, "resnet18")
     with pytest.raises(UserError, match="multiples of 32"):
-        small().detect(torch.zeros(1, 3, 100, 128), torch.tensor([[100, 128]]))
+        small_detector().detect(torch.zeros(1, 3, 100, 128), torch.tensor([[100, 128]]))

@@ -42,7 +42,7 @@ def kept_by_torchvision(boxes: Tensor, valid: Tensor, threshold: float) -> Tenso
     grid=st.sampled_from([0.0, 5.0, 10.0]),
     seed=st.integers(0, 10_000),
 )
-def test_keeps_what_torchvision_keeps(
+def test_nms_equals_torchvision(
     n: int, clusters: int, threshold: float, grid: float, seed: int
 ) -> None:
     boxes = cluttered(2, n, clusters, seed, grid)
@@ -54,7 +54,7 @@ def test_keeps_what_torchvision_keeps(
 
 
 @pytest.mark.parametrize("clusters", [3, 40])
-def test_a_thousand_crowded_boxes_settle_in_the_usual_rounds(clusters: int) -> None:
+def test_by_matrix_settles_a_thousand_crowded_boxes(clusters: int) -> None:
     boxes = cluttered(2, 1000, clusters, seed=clusters)
     valid = torch.ones(2, 1000, dtype=torch.bool)
     keep, settled = by_matrix(boxes, valid, 0.7)
@@ -62,7 +62,7 @@ def test_a_thousand_crowded_boxes_settle_in_the_usual_rounds(clusters: int) -> N
     assert torch.equal(keep, kept_by_torchvision(boxes, valid, 0.7))
 
 
-def test_a_chain_needs_its_rounds_and_says_so() -> None:
+def test_by_matrix_flags_a_chain_longer_than_its_rounds() -> None:
     # Each box overlaps only the one before (IoU 6 / 14): 0, 2, 4 ... survive, found one by one.
     x = torch.arange(8.0) * 4
     boxes = torch.stack((x, torch.zeros(8), x + 10, torch.full((8,), 10.0)), -1)[None]
@@ -76,7 +76,7 @@ def test_a_chain_needs_its_rounds_and_says_so() -> None:
     assert (keep[0].tolist(), settled.tolist()) == (wanted, [True])
 
 
-def test_only_boxes_of_one_group_meet() -> None:
+def test_nms_suppresses_within_a_group_only() -> None:
     boxes = cluttered(2, 120, 3, seed=5)
     label = torch.randint(4, (2, 120), generator=torch.Generator().manual_seed(5))
     valid = torch.ones(2, 120, dtype=torch.bool)
@@ -87,13 +87,13 @@ def test_only_boxes_of_one_group_meet() -> None:
         assert torch.equal(keep & (label == c), alone)
 
 
-def test_an_invalid_box_neither_suppresses_nor_survives() -> None:
+def test_nms_skips_invalid_boxes() -> None:
     boxes = torch.tensor([[[0.0, 0.0, 10.0, 10.0], [0.0, 0.0, 10.0, 9.0], [0.0, 0.0, 0.0, 0.0]]])
     keep, _ = nms(boxes, torch.tensor([[False, True, True]]), 0.5)
     assert keep.tolist() == [[False, True, True]]
 
 
-def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_matrix_in_chunks_gives_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     boxes, valid = cluttered(5, 60, 2, seed=1), torch.ones(5, 60, dtype=torch.bool)
     whole, _ = by_matrix(boxes, valid, 0.5, group=valid.long())
     monkeypatch.setattr(module, "LARGEST_MATRIX", 2 * 60 * 60)

@@ -12,7 +12,7 @@ BOXES = torch.tensor([[A, A2, B]])[:, :, None].repeat(1, 1, 2, 1)
 SCORES = torch.tensor([[[0.6, 0.3], [0.7, 0.1], [0.2, 0.01]]])
 
 
-def test_nms_by_class_and_the_best_first() -> None:
+def test_select_applies_nms_by_class_and_sorts() -> None:
     found = select(BOXES, SCORES, SCORES > 0.05, **NUMBERS)
     # Class 0: 0.7 (A2) suppresses 0.6 (A), 0.2 (B) stays; class 1: 0.3 (A) suppresses 0.1 (A2).
     assert found.valid.tolist() == [[True, True, True, False, False]]
@@ -23,7 +23,7 @@ def test_nms_by_class_and_the_best_first() -> None:
     assert found.exact.all()
 
 
-def test_calibrated_scores_rank_what_the_raw_ones_let_through() -> None:
+def test_select_ranks_allowed_pairs_by_other_scores() -> None:
     calibrated = SCORES.clone()
     calibrated[0, 0, 0] = 0.9  # A now beats A2
     calibrated[0, 2, 1] = 0.99  # but its raw score is below the cut
@@ -32,7 +32,7 @@ def test_calibrated_scores_rank_what_the_raw_ones_let_through() -> None:
     assert found.scores.max() == 0.9
 
 
-def test_nothing_above_the_cut() -> None:
+def test_select_of_nothing_is_padding() -> None:
     nothing = torch.zeros_like(SCORES, dtype=torch.bool)
     found = select(BOXES, SCORES, nothing, **NUMBERS)
     assert not found.valid.any()
@@ -42,14 +42,14 @@ def test_nothing_above_the_cut() -> None:
     assert found.valid.shape == (1, 0)
 
 
-def test_boxes_without_sides_are_no_detections() -> None:
+def test_select_drops_boxes_without_area() -> None:
     flat = BOXES.clone()
     flat[0, 1, :, 3] = 0.005
     found = select(flat, SCORES, SCORES > 0.05, **NUMBERS)
     assert 1 not in found.proposal[found.valid]
 
 
-def test_the_flag_tells_when_the_candidates_did_not_suffice() -> None:
+def test_select_flags_too_few_candidates() -> None:
     allowed = SCORES > 0.05
     few = NUMBERS | {"candidates": 2}  # 0.7 and 0.6, of which one survives
     assert not select(BOXES, SCORES, allowed, **few).exact.any()

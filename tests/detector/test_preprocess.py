@@ -14,7 +14,7 @@ def apply(images: torch.Tensor, sizes: torch.Tensor, how: Normalisation) -> torc
     return normalise(images, sizes, mean, std, how)
 
 
-def test_canvas_and_pixels_are_torchvisions() -> None:
+def test_batch_images_equals_torchvision() -> None:
     torch.manual_seed(0)
     images = [torch.rand(3, h, w) for h, w in [(50, 75), (120, 60), (33, 200)]]
     transform = GeneralizedRCNNTransform(64, 100, IMAGENET.mean, IMAGENET.std).eval()
@@ -24,7 +24,7 @@ def test_canvas_and_pixels_are_torchvisions() -> None:
     torch.testing.assert_close(apply(canvas, sizes, IMAGENET), wanted.tensors, atol=1e-5, rtol=0)
 
 
-def test_caffes_pixels_by_hand_and_padding_is_zero() -> None:
+def test_normalise_for_caffe_and_zero_padding() -> None:
     images = torch.tensor([10, 20, 30], dtype=torch.uint8).view(1, 3, 1, 1).repeat(1, 1, 2, 2)
     found = apply(images, torch.tensor([[1, 2]]), CAFFE)
     blue_green_red = torch.tensor([30 - 103.939, 20 - 116.779, 10 - 123.68])
@@ -33,7 +33,7 @@ def test_caffes_pixels_by_hand_and_padding_is_zero() -> None:
     torch.testing.assert_close(apply(images / 255, torch.tensor([[1, 2]]), CAFFE), found)
 
 
-def test_bytes_and_floats_are_the_same_picture() -> None:
+def test_batch_images_of_bytes_and_floats_are_equal() -> None:
     images = torch.randint(256, (2, 3, 8, 8), dtype=torch.uint8)
     sizes = torch.tensor([[8, 8], [5, 8]])
     torch.testing.assert_close(apply(images, sizes, IMAGENET), apply(images / 255, sizes, IMAGENET))
@@ -43,6 +43,6 @@ def test_bytes_and_floats_are_the_same_picture() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 4, 4), (3, 4), (3, 0, 4)])
-def test_what_is_no_colour_picture_is_named(shape: tuple[int, ...]) -> None:
+def test_batch_images_rejects_other_shapes(shape: tuple[int, ...]) -> None:
     with pytest.raises(UserError, match="Image 1"):
         batch_images([torch.zeros(3, 4, 4), torch.zeros(shape)], 8, 8, 32)

@@ -36,7 +36,7 @@ def torchvisions(levels: list[Tensor], boxes: Tensor, canvas: tuple[int, int]) -
 
 
 @pytest.mark.parametrize("canvas", [(320, 448), (96, 64), (64, 640)])
-def test_pools_what_torchvision_pools(canvas: tuple[int, int]) -> None:
+def test_pool_rois_equals_torchvision(canvas: tuple[int, int]) -> None:
     levels = pyramid(2, canvas)
     boxes = torch.stack([regions(200, canvas, seed) for seed in (1, 2)])
     wanted = torchvisions(levels, boxes, canvas)
@@ -44,7 +44,7 @@ def test_pools_what_torchvision_pools(canvas: tuple[int, int]) -> None:
     torch.testing.assert_close(pool_rois(levels, boxes, 7, 2), wanted, atol=2e-4, rtol=0)
 
 
-def test_gradients_are_torchvisions() -> None:
+def test_pool_rois_has_the_gradients_of_torchvision() -> None:
     canvas = (96, 128)
     ours = [level.requires_grad_() for level in pyramid(1, canvas)]
     theirs = [level.detach().clone().requires_grad_() for level in ours]
@@ -56,7 +56,7 @@ def test_gradients_are_torchvisions() -> None:
         torch.testing.assert_close(a.grad, b.grad, atol=1e-3, rtol=0)
 
 
-def test_levels_are_torchvisions() -> None:
+def test_roi_levels_equal_torchvision() -> None:
     side = torch.tensor([0.0, 1.0, 111.9, 112.0, 112.1, 223.9, 224.0, 447.0, 448.0, 5000.0])
     boxes = torch.stack((side * 0, side * 0, side, side), -1)
     assert roi_levels(boxes).tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 3, 3]
@@ -64,15 +64,15 @@ def test_levels_are_torchvisions() -> None:
     assert torch.equal(roi_levels(boxes), LevelMapper(2, 5)([boxes]))
 
 
-def test_padding_and_no_regions() -> None:
+def test_pool_rois_of_padding_of_nothing_and_of_nan() -> None:
     levels = pyramid(2, (64, 64))
     assert torch.isfinite(pool_rois(levels, torch.zeros(2, 3, 4), 7, 2)).all()
     assert pool_rois(levels, torch.zeros(2, 0, 4), 7, 2).shape == (2, 0, 3, 7, 7)
-    # a training gone astray: what it pools is no number, which the loop tells
+    # nan must stay nan, so that the training loop notices it
     assert not torch.isfinite(pool_rois(levels, torch.full((2, 3, 4), torch.nan), 7, 2)).any()
 
 
-def test_low_precision_features_are_pooled_in_float32() -> None:
+def test_pool_rois_computes_in_float32() -> None:
     levels = [level.bfloat16() for level in pyramid(1, (64, 64))]
     boxes = regions(20, (64, 64), 1)[None]
     found = pool_rois(levels, boxes, 7, 2)

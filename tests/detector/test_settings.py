@@ -23,12 +23,12 @@ SETTINGS = DetectorSettings(
 )
 
 
-def test_they_survive_json() -> None:
+def test_settings_survive_json() -> None:
     text = json.dumps(SETTINGS.to_json())
     assert DetectorSettings.from_json(json.loads(text)) == SETTINGS
 
 
-def test_the_protocols_numbers() -> None:
+def test_default_settings_are_those_of_torchvision() -> None:
     rpn, roi, test = SETTINGS.rpn, RoISettings(), DetectorSettings(1).test
     assert (rpn.before_nms_train, rpn.before_nms_test, rpn.after_nms_train) == (2000, 1000, 1000)
     assert (rpn.nms, rpn.samples, rpn.positive_iou, rpn.negative_iou) == (0.7, 256, 0.7, 0.3)
@@ -45,6 +45,6 @@ def test_the_protocols_numbers() -> None:
         ({"num_classes": 3, "roi": 5}, "RoISettings must be an object"),
     ],
 )
-def test_wrong_keys_are_named(data: dict[str, object], words: str) -> None:
+def test_from_json_rejects_wrong_keys(data: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
         DetectorSettings.from_json(data)

@@ -15,7 +15,11 @@ from mini_fsod.eval.score import score
 from mini_fsod.labels import LabelMap
 
 CLASSES = ("cat", "bus", "dog", "owl")
+
+
 CATEGORY_IDS = (9, 4, 2, 70)
+
+
 ORDER = ("AP", "AP50", "AP75", "APs", "APm", "APl", "AR1", "AR10", "AR100", "ARs", "ARm", "ARl")
 
 
@@ -105,7 +109,7 @@ def random_case(seed, make_dataset):
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_random_data_against_pycocotools(seed, make_dataset):
+def test_score_equals_pycocotools_on_random_data(seed, make_dataset):
     dataset, detections, truth, found = random_case(seed, make_dataset)
     labels = LabelMap(("cat", "owl"), ("bus", "dog"))
     ours = score(dataset, detections, labels, "coco")
@@ -125,7 +129,7 @@ def figures(dataset, *detections):
     return {name: values[0] for name, values in class_figures(dataset, found).items()}
 
 
-def test_by_hand_overlap_of_0_82(make_dataset):
+def test_class_figures_of_one_box_with_iou_0_82(make_dataset):
     """Right at the 7 thresholds 0.5 to 0.8, wrong at 0.85, 0.9, 0.95; the box is small."""
     dataset = make_dataset([1, 2], ["cat"], [(0, "cat", [0, 0, 10, 10])])
     found = figures(dataset, (0, [0, 0, 10, 8.2], 0.9))
@@ -135,7 +139,7 @@ def test_by_hand_overlap_of_0_82(make_dataset):
     assert found == pytest.approx(dict.fromkeys(("AP", "APs", "AR1", "AR10", "AR100", "ARs"), 0.7))
 
 
-def test_by_hand_false_before_true(make_dataset):
+def test_class_figures_of_a_false_positive_first(make_dataset):
     """Precision 1/2 at recall 1; the one detection an image that AR1 allows is the false one."""
     dataset = make_dataset([1], ["cat"], [(0, "cat", [0, 0, 10, 10])])
     found = figures(dataset, (0, [0, 0, 10, 10], 0.5), (0, [50, 50, 10, 10], 0.9))
@@ -144,7 +148,7 @@ def test_by_hand_false_before_true(make_dataset):
 
 
 @pytest.mark.parametrize(("crowd", "ap"), [(1, 1), (0, 51 / 101 / 3)])
-def test_by_hand_detections_in_a_crowd_do_not_count(crowd, ap, make_dataset):
+def test_class_figures_ignores_detections_in_a_crowd(crowd, ap, make_dataset):
     """Two detections inside the crowd box, before the true one. As an ordinary box it is missed
     (IoU 0.04) and they are wrong: precision 1/3 at recall 1/2 over 51 of 101 levels."""
     dataset = make_dataset(
@@ -158,19 +162,19 @@ def test_by_hand_detections_in_a_crowd_do_not_count(crowd, ap, make_dataset):
     assert found["AP"] == pytest.approx(ap)
 
 
-def test_ignore_without_crowd_is_an_ordinary_box(make_dataset):
+def test_class_figures_counts_ignore_without_crowd(make_dataset):
     box = [(0, "cat", [0, 0, 10, 10])]
     assert figures(make_dataset([1], ["cat"], box, ignore=[1]))["AP"] == 0
 
 
-def test_area_of_the_annotation_decides_the_size(make_dataset):
+def test_class_figures_takes_the_size_from_area(make_dataset):
     dataset = make_dataset([1], ["cat"], [(0, "cat", [0, 0, 100, 100])], area=[50.0])
     found = figures(dataset, (0, [0, 0, 100, 100], 1))
     assert found["APs"] == pytest.approx(1)
     assert found["APl"] is None
 
 
-def test_the_101st_detection_does_not_count(make_dataset):
+def test_class_figures_counts_100_detections(make_dataset):
     dataset = make_dataset([1], ["cat"], [(0, "cat", [0, 0, 10, 10])])
     wrong = [(0, [50, 50, 5, 5], 0.9)] * 99
     right = (0, [0, 0, 10, 10], 0.5)
@@ -178,7 +182,7 @@ def test_the_101st_detection_does_not_count(make_dataset):
     assert figures(dataset, *wrong, wrong[0], right)["AR100"] == 0
 
 
-def test_without_ground_truth_or_detections(make_dataset):
+def test_class_figures_without_boxes_or_detections(make_dataset):
     crowd_only = make_dataset([1], ["cat"], [(0, "cat", [0, 0, 10, 10])], crowd=[1])
     for dataset in (make_dataset([1], ["cat"]), make_dataset([], ["cat"]), crowd_only):
         assert figures(dataset) == dict.fromkeys(FIGURES)
@@ -186,7 +190,7 @@ def test_without_ground_truth_or_detections(make_dataset):
     assert (empty["AP"], empty["AR100"], empty["APm"]) == (0, 0, None)
 
 
-def test_nothing_is_printed_or_logged(make_dataset, capfd, caplog):
+def test_class_figures_prints_nothing(make_dataset, capfd, caplog):
     dataset = make_dataset([1], ["cat"], [(0, "cat", [0, 0, 10, 10])])
     with caplog.at_level(logging.DEBUG):
         figures(dataset, (0, [0, 0, 10, 10], 1))

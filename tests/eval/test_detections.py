@@ -40,7 +40,7 @@ def problems(records, dataset, read):
     return caught.value.problems
 
 
-def test_ids_and_names_become_indices_in_file_order(coco, read):
+def test_read_detections_maps_ids_and_names_to_indices(coco, read):
     found = read(
         [
             {"image_id": 7, "category_id": 3, "bbox": [0, 0, 5, 5], "score": -2},
@@ -62,18 +62,18 @@ def test_ids_and_names_become_indices_in_file_order(coco, read):
     assert (found.image.dtype, found.xywh.dtype) == (np.int64, np.float64)
 
 
-def test_stems_are_ids_and_other_keys_are_passed_over(voc, read):
+def test_read_detections_takes_stems_and_ignores_other_keys(voc, read):
     found = read([GOOD | {"image_id": "2008_000040", "category_id": 2, "area": None}], voc)
     assert (found.image.tolist(), found.label.tolist()) == ([1], [1])
 
 
-def test_no_detections(coco, read):
+def test_read_detections_may_be_empty(coco, read):
     found = read([], coco)
     assert len(found) == 0
     assert found.xywh.shape == (0, 4)
 
 
-def test_from_arrays():
+def test_of_takes_any_numeric_columns():
     found = DatasetDetections.of(
         np.array([0, 1]), [1, 0], np.ones((2, 4), dtype=np.float32), [1, 0]
     )
@@ -83,8 +83,8 @@ def test_from_arrays():
 
 
 WRONG = [
-    (3, "is 3, not an object"),
-    ([GOOD], "is a list, not an object"),
+    (3, "3 is not an object"),
+    ([GOOD], "a list is not an object"),
     ({"image_id": None}, "image_id is null"),
     ({"image_id": True}, "image_id is true"),
     ({"image_id": [12]}, "image_id is a list"),
@@ -96,7 +96,7 @@ WRONG = [
     ({"category_id": True}, "no class with the category_id true"),
     ({"category_id": "7"}, 'no class with the category_id "7"'),
     ({"category_id": {}}, "no class with the category_id an object"),
-    ({"category_id": None}, 'neither "category_id" nor "category"'),
+    ({"category_id": None}, '"category_id" or "category" is missing'),
     ({"category": "Birds"}, 'no class "Birds". Did you mean "bird"?'),
     ({"category": 7}, "no class 7"),
     ({"category": ["bird"]}, "no class a list"),
@@ -104,14 +104,14 @@ WRONG = [
     ({"bbox": None}, "bbox is null, not a list"),
     ({"bbox": "1234"}, "not a list of four numbers"),
     ({"bbox": {"x": 1}}, "bbox is an object"),
-    ({"bbox": [1, 2, 3]}, "bbox has 3 entries"),
-    ({"bbox": [1, 2, 3, 4, 5]}, "bbox has 5 entries"),
-    ({"bbox": [1, 2, "3", 4]}, 'bbox holds "3", not a finite number'),
-    ({"bbox": [1, 2, None, 4]}, "bbox holds null"),
-    ({"bbox": [False, 2, 3, 4]}, "bbox holds false"),
-    ({"bbox": [1, [2], 3, 4]}, "bbox holds a list"),
-    ({"bbox": [float("nan"), 2, 3, 4]}, "bbox holds NaN"),
-    ({"bbox": [1, float("-inf"), 3, 4]}, "bbox holds -Infinity"),
+    ({"bbox": [1, 2, 3]}, "bbox has 3 values"),
+    ({"bbox": [1, 2, 3, 4, 5]}, "bbox has 5 values"),
+    ({"bbox": [1, 2, "3", 4]}, 'bbox contains "3", not a finite number'),
+    ({"bbox": [1, 2, None, 4]}, "bbox contains null"),
+    ({"bbox": [False, 2, 3, 4]}, "bbox contains false"),
+    ({"bbox": [1, [2], 3, 4]}, "bbox contains a list"),
+    ({"bbox": [float("nan"), 2, 3, 4]}, "bbox contains NaN"),
+    ({"bbox": [1, float("-inf"), 3, 4]}, "bbox contains -Infinity"),
     ({"bbox": [1, 2, 10**400, 4]}, "not a finite number"),
     ({"bbox": [1, 2, -0.5, 4]}, "negative size: -0.5 x 4"),
     ({"bbox": [1, 2, 3, -4]}, "negative size: 3 x -4"),
@@ -126,7 +126,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("change", "message"), WRONG)
-def test_a_wrong_record_is_named(change, message, coco, read):
+def test_read_detections_names_wrong_records(change, message, coco, read):
     wrong = GOOD | change if isinstance(change, dict) else change
     (problem,) = problems([GOOD, GOOD, wrong, GOOD], coco, read)
     assert problem.record == "detection 2 (counted from 0)"
@@ -136,38 +136,38 @@ def test_a_wrong_record_is_named(change, message, coco, read):
 
 
 @pytest.mark.parametrize("key", ["image_id", "bbox", "score"])
-def test_a_missing_key_is_named(key, coco, read):
+def test_read_detections_names_missing_keys(key, coco, read):
     (problem,) = problems([{k: v for k, v in GOOD.items() if k != key}], coco, read)
-    assert problem.what == f'has no "{key}"'
+    assert problem.what == f'"{key}" is missing'
 
 
-def test_a_number_for_a_stem_tells_the_stem(voc, read):
+def test_read_detections_suggests_the_stem_for_a_number(voc, read):
     (problem,) = problems([GOOD | {"image_id": 12, "category_id": 1}], voc, read)
     assert "the id 12." in problem.what
     assert 'such as "000012"' in problem.what
 
 
-def test_an_unknown_stem_has_a_hint(voc, read):
+def test_read_detections_suggests_a_similar_stem(voc, read):
     (problem,) = problems([GOOD | {"image_id": "2008_00040", "category_id": 1}], voc, read)
     assert 'Did you mean "2008_000040"?' in problem.what
 
 
-def test_a_stem_of_two_pictures_is_ambiguous(make_dataset, read):
+def test_read_detections_refuses_ambiguous_stems(make_dataset, read):
     dataset = make_dataset(["a", "b", "a"], ["bird"])
     good = GOOD | {"image_id": "b", "category_id": 1}
     assert read([good], dataset).image.tolist() == [1]
     (problem,) = problems([good, good | {"image_id": "a"}], dataset, read)
-    assert 'image_id "a" is the id of several images' in problem.what
+    assert 'several images have the id "a"' in problem.what
 
 
-def test_all_problems_are_told_at_once(coco, read):
+def test_read_detections_reports_all_problems(coco, read):
     wrong = {"image_id": 1, "category": "dog", "bbox": [1], "score": None}
     found = problems([wrong, GOOD, 4], coco, read)
     assert [p.record.split(" (")[0] for p in found] == ["detection 0"] * 4 + ["detection 2"]
     assert len({p.what for p in found}) == 5
 
 
-def test_hints_are_searched_a_few_times_only(voc, read, monkeypatch):
+def test_read_detections_limits_suggestions(voc, read, monkeypatch):
     asked = []
     monkeypatch.setattr(module, "nearest", lambda word, _: asked.append(word) or "")
     records = [GOOD | {"image_id": f"x{i}", "category_id": 1} for i in range(100)]
@@ -178,17 +178,17 @@ def test_hints_are_searched_a_few_times_only(voc, read, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is not JSON"),
-        (b'[{"image_id": 12,', "is not JSON"),
-        (b'"\xff"', "is not UTF-8"),
-        ("[]".encode("utf-16"), "is not UTF-8"),
+        (b"", "not JSON"),
+        (b'[{"image_id": 12,', "not JSON"),
+        (b'"\xff"', "not UTF-8"),
+        ("[]".encode("utf-16"), "not UTF-8"),
         (b"[" * 200_000, "nested too deep"),
-        (b"[" + b"9" * 5000 + b"]", "is not JSON"),
-        (b"{}", "holds an object, not a list"),
-        (b"null", "holds null, not a list"),
+        (b"[" + b"9" * 5000 + b"]", "not JSON"),
+        (b"{}", "an object instead of a list"),
+        (b"null", "null instead of a list"),
     ],
 )
-def test_a_wrong_file_is_named(content, message, coco, tmp_path):
+def test_read_detections_refuses_wrong_files(content, message, coco, tmp_path):
     path = tmp_path / "dets.json"
     path.write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:
@@ -197,7 +197,7 @@ def test_a_wrong_file_is_named(content, message, coco, tmp_path):
     assert "mini check" not in caught.value.fix  # it does not look at results
 
 
-def test_a_data_set_instead_of_results_has_a_hint(coco, tmp_path):
+def test_read_detections_explains_a_data_set(coco, tmp_path):
     path = tmp_path / "dets.json"
     path.write_text('{"images": [], "annotations": []}')
     with pytest.raises(DataError) as caught:
@@ -206,12 +206,12 @@ def test_a_data_set_instead_of_results_has_a_hint(coco, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["missing.json", "."])
-def test_a_file_that_cannot_be_read(name, coco, tmp_path):
+def test_read_detections_refuses_unreadable_paths(name, coco, tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
         read_detections(tmp_path / name, coco)
 
 
-def test_a_byte_order_mark_is_no_problem(coco, tmp_path):
+def test_read_detections_skips_a_byte_order_mark(coco, tmp_path):
     path = tmp_path / "dets.json"
     path.write_text(json.dumps([GOOD]), encoding="utf-8-sig")
     assert len(read_detections(path, coco)) == 1
@@ -225,7 +225,7 @@ ANY = st.recursive(
 
 
 @given(key=st.sampled_from([*GOOD, "category"]), value=ANY)
-def test_any_value_is_read_or_told(key, value, make_dataset, tmp_path_factory):
+def test_read_detections_reads_or_reports_any_value(key, value, make_dataset, tmp_path_factory):
     """The fast reading and the careful one agree on every record: no third way out."""
     path = Path(tmp_path_factory.mktemp("any")) / "dets.json"
     path.write_text(json.dumps([GOOD, GOOD | {key: value}]))
@@ -238,13 +238,13 @@ def test_any_value_is_read_or_told(key, value, make_dataset, tmp_path_factory):
     assert wrong <= {"detection 1 (counted from 0)"}
 
 
-def test_pipes_are_not_waited_for(coco, tmp_path):
+def test_read_detections_refuses_pipes(coco, tmp_path):
     os.mkfifo(tmp_path / "dets.json")
     with pytest.raises(DataError, match="not a regular file"):
         read_detections(tmp_path / "dets.json", coco)
 
 
-def test_what_predict_wrote(coco, read):
+def test_read_detections_reads_output_of_predict(coco, read):
     """A record a picture, known by its path, or by its name alone where that is enough."""
     bird = {"category": "bird", "bbox": [1, 2, 3, 4], "score": 0.5}
     cat = {"category": "cat", "bbox": [0, 0, 5, 5], "score": 0.25}

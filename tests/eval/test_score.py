@@ -11,6 +11,8 @@ from mini_fsod.eval.score import COCO_ALONE, NAMES, score
 from mini_fsod.labels import LabelMap
 
 BOX = [0, 0, 10, 10]
+
+
 FIGURES = ("AP50", "AP", "AP75", "APs", "APm", "APl", "AR1", "AR10", "AR100", "ARs", "ARm", "ARl")
 
 
@@ -28,7 +30,7 @@ def scene(make_dataset):
 
 
 @pytest.mark.parametrize(("metric", "bus"), [("voc07", 100 * 6 / 11), ("voc", 50.0)])
-def test_voc_by_hand(metric, bus, scene):
+def test_score_of_voc_by_hand(metric, bus, scene):
     assert score(*scene, metric) == {
         "metric": metric,
         "nAP50": pytest.approx(bus),
@@ -46,7 +48,7 @@ def test_voc_by_hand(metric, bus, scene):
     }
 
 
-def test_coco_has_the_twelve_figures_three_times(scene):
+def test_score_of_coco_has_12_metrics_three_times(scene):
     result = score(*scene, "coco")
     bus = 100 * 51 / 101  # recall levels 0 to 0.5
     assert list(result) == [
@@ -65,7 +67,7 @@ def test_coco_has_the_twelve_figures_three_times(scene):
 
 
 @pytest.mark.parametrize("metric", ["voc07", "voc", "coco"])
-def test_json_without_nan_whatever_is_missing(metric, make_dataset):
+def test_score_has_no_nan_in_json(metric, make_dataset):
     none = DatasetDetections.of([], [], [], [])
     empty = make_dataset([], [])
     truthless = make_dataset([1], ["cat"])
@@ -75,7 +77,7 @@ def test_json_without_nan_whatever_is_missing(metric, make_dataset):
         json.dumps(result, allow_nan=False)
 
 
-def test_difficult_boxes_are_positives_for_coco_only(make_dataset):
+def test_score_counts_difficult_boxes_for_coco_only(make_dataset):
     dataset = make_dataset(["a"], ["cat"], [(0, "cat", BOX)], difficult=[1])
     none = DatasetDetections.of([], [], [], [])
     labels = LabelMap(("cat",), ())
@@ -83,13 +85,13 @@ def test_difficult_boxes_are_positives_for_coco_only(make_dataset):
     assert score(dataset, none, labels, "coco")["AP50"] == 0
 
 
-def test_an_unknown_metric_is_told(scene):
+def test_score_refuses_unknown_metrics(scene):
     with pytest.raises(UserError, match='no metric "voc7"') as caught:
         score(*scene, "voc7")  # type: ignore[arg-type]
     assert 'Did you mean "voc07"?' in str(caught.value)
 
 
-def test_voc_does_not_import_the_coco_library():
+def test_class_ap_does_not_import_the_coco_library():
     code = """
 import sys
 from mini_fsod.data.dataset import NO_BOXES
@@ -101,6 +103,6 @@ sys.exit("faster_coco_eval" in sys.modules or "torch" in sys.modules)
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_names_of_all_figures() -> None:
+def test_names_lists_all_scores() -> None:
     assert ("AP50", *COCO_ALONE) == FIGURES == tuple(coco.FIGURES)
     assert len({*NAMES}) == 3 * len(FIGURES)

@@ -9,7 +9,10 @@ from mini_fsod.eval.detections import DatasetDetections
 from mini_fsod.eval.voc import average_precision_07, average_precision_area, class_ap, match_class
 
 SQUARE = [0, 0, 10, 10]
+
+
 TP, FP, NEITHER = "true", "false", "neither"
+
 
 # detections (image, xywh, score), boxes (image, xywh, difficult), answers by descending score
 CASES = {
@@ -92,7 +95,7 @@ def columns(rows, dtype):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_matching(name):
+def test_match_class_by_hand(name):
     detections, boxes, answers = CASES[name]
     tp, fp = match_class(*columns(detections, np.float64), *columns(boxes, np.bool_))
     assert tp.tolist() == [a == TP for a in answers]
@@ -121,13 +124,13 @@ def bools(text):
         ("", "", 0, None, None),
     ],
 )
-def test_average_precision(tp, fp, positives, eleven, area):
+def test_average_precision_by_hand(tp, fp, positives, eleven, area):
     assert average_precision_07(bools(tp), bools(fp), positives) == pytest.approx(eleven)
     assert average_precision_area(bools(tp), bools(fp), positives) == pytest.approx(area)
 
 
 @pytest.mark.parametrize("found", range(11))
-def test_recall_levels_are_exact_tenths(found):
+def test_average_precision_07_has_exact_recall_levels(found):
     """3 of 10 reaches level 0.3, which 3 * 0.1 in floats does not."""
     tp = np.ones(found, dtype=np.bool_)
     assert average_precision_07(tp, ~tp, 10) == pytest.approx((found + 1) / 11 if found else 0)
@@ -201,7 +204,7 @@ def random_case(seed, classes=2, images=3):
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 @pytest.mark.parametrize("eleven", [True, False])
-def test_random_data_against_plain_loops(eleven, seed):
+def test_class_ap_equals_plain_loops(eleven, seed):
     boxes, detections = random_case(seed)
     hard = boxes.difficult | boxes.crowd | boxes.ignore
     expected = plain_voc(boxes, hard, detections, 3, eleven)
@@ -209,7 +212,7 @@ def test_random_data_against_plain_loops(eleven, seed):
 
 
 @pytest.mark.parametrize("pairs", [1, 2, 7, 50])
-def test_portions_change_nothing(pairs, monkeypatch):
+def test_best_boxes_does_not_depend_on_chunks(pairs, monkeypatch):
     for seed in range(20):
         boxes, found = random_case(seed)
         whole = voc.best_boxes(found.image, found.xywh, boxes.image, boxes.xywh)

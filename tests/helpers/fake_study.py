@@ -16,11 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mini_fsod.locks import lock
-
 from mini_fsod.config.schema import Config
 from mini_fsod.errors import UserError
-from mini_fsod.files import is_file, write_json
+from mini_fsod.files import is_file, lock, write_json
 from mini_fsod.runs.identity import static_keys
 from mini_fsod.runs.store import Busy
 from mini_fsod.study.plan import StudyPlan, plan_study

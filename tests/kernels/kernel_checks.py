@@ -114,7 +114,7 @@ def check_views(device: str) -> None:
             np.zeros(count, dtype=np.bool_), 0, count, count,
         )  # fmt: skip
         draw = plain.draw_strong(0, plan)
-        draws = torch.from_numpy(plain.laid_out(draw)).to(device)
+        draws = torch.from_numpy(plain.pack_draws(draw)).to(device)
         ours = augment.fused_strong_view(images, own, draws, plain.RADIUS)
         wanted = plain.plain_view(images, own, draws, draw.order)
         away = (ours.int() - wanted.int()).abs()

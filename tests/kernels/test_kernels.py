@@ -1,7 +1,6 @@
-"""The CUDA kernels against their plain counterparts; without a GPU in Triton's interpreter.
+"""The CUDA kernels against plain PyTorch; without a GPU in Triton's interpreter.
 
-The interpreter must be chosen before Triton is imported, so these tests run in a process of their
-own; on a machine with a GPU they run on it as well.
+The interpreter must be chosen before Triton is imported, so each test starts a process.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ CHECKS = Path(__file__).with_name("kernel_checks.py")
 
 
 def run(device: str, **variables: str) -> None:
-    pytest.importorskip("triton", reason="Triton is not there for this platform")
+    pytest.importorskip("triton", reason="Triton is not available on this platform")
     done = subprocess.run(
         [sys.executable, str(CHECKS), device],
         env=os.environ | variables,
@@ -30,15 +29,15 @@ def run(device: str, **variables: str) -> None:
 
 
 @pytest.mark.slow
-def test_in_the_interpreter() -> None:
+def test_kernels_equal_plain_pytorch_in_the_interpreter() -> None:
     run("cpu", TRITON_INTERPRET="1")
 
 
 @pytest.mark.slow
-def test_they_compile_for_a_gpu(tmp_path: Path) -> None:
+def test_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
     run("compile", TRITON_CACHE_DIR=str(tmp_path))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-def test_on_the_gpu() -> None:
+def test_kernels_equal_plain_pytorch_on_the_gpu() -> None:
     run("cuda")

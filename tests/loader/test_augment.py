@@ -68,7 +68,7 @@ def assert_around_is_untouched(images: Tensor, view: Tensor) -> None:
         assert (view[n, :, :, width:] == images[n, :, :, width:]).all()
 
 
-def test_a_neutral_draw_changes_nothing() -> None:
+def test_strong_view_of_a_neutral_draw_changes_nothing() -> None:
     images, sizes = weak_view()
     view = strong_view(images, sizes, neutral())
     assert (view == images).all()
@@ -85,7 +85,7 @@ OPERATIONS = [tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv
 
 
 @pytest.mark.parametrize("operation", [0, 1, 2, 3])
-def test_colours_are_torchvisions(operation: int) -> None:
+def test_recoloured_matches_torchvision(operation: int) -> None:
     images, sizes = weak_view()
     draw = neutral()
     draw.colour[:, operation] = STRENGTHS[operation]
@@ -97,7 +97,7 @@ def test_colours_are_torchvisions(operation: int) -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
-def test_colours_follow_the_order_drawn(order: tuple[int, ...]) -> None:
+def test_recoloured_applies_the_drawn_order(order: tuple[int, ...]) -> None:
     images, sizes = weak_view()
     draw = replace(neutral(), order=order)
     draw.colour[:] = np.array([STRENGTHS[k] for k in range(4)]).T
@@ -109,7 +109,7 @@ def test_colours_follow_the_order_drawn(order: tuple[int, ...]) -> None:
         assert (crop(view, n) - 255 * wanted).abs().max() <= NEAR
 
 
-def test_hue_of_pure_colours_by_hand() -> None:
+def test_hue_of_pure_colours() -> None:
     """A turn by a third takes red to green, green to blue, blue to red; grey stays."""
     colours = torch.tensor([[255, 0, 0], [0, 255, 0], [0, 0, 255], [90, 90, 90], [200, 100, 50]])
     images = colours.to(torch.uint8).T[None, :, :, None]  # (1, 3, 5, 1)
@@ -120,7 +120,7 @@ def test_hue_of_pure_colours_by_hand() -> None:
     assert view[0, :, :, 0].T.tolist() == wanted
 
 
-def test_grey_is_torchvisions() -> None:
+def test_grey_matches_torchvision() -> None:
     images, sizes = weak_view()
     draw = neutral()
     draw.grey[::2] = 1
@@ -133,7 +133,7 @@ def test_grey_is_torchvisions() -> None:
 
 
 @pytest.mark.parametrize("sigma", [0.1, 0.5, 1.3, 2.0])
-def test_blur_is_torchvisions_and_mirrors_at_the_images_edge(sigma: float) -> None:
+def test_blur_matches_torchvision_and_mirrors_at_the_edge(sigma: float) -> None:
     images, sizes = weak_view()
     draw = neutral()
     draw.sigma[:3] = sigma
@@ -145,7 +145,7 @@ def test_blur_is_torchvisions_and_mirrors_at_the_images_edge(sigma: float) -> No
     assert_around_is_untouched(images, view)
 
 
-def test_blur_keeps_a_flat_line_flat_however_short() -> None:
+def test_blur_keeps_constant_images_constant() -> None:
     lengths = torch.arange(1, 20)
     matrix = blur_matrix(torch.full((19,), 2.0), lengths, 24)
     for n, length in enumerate(lengths.tolist()):
@@ -154,7 +154,7 @@ def test_blur_keeps_a_flat_line_flat_however_short() -> None:
     assert matrix.isfinite().all()
 
 
-def test_erasings_fill_their_rectangles_with_noise() -> None:
+def test_strong_view_fills_erased_rectangles_with_noise() -> None:
     images, sizes = weak_view()
     draw = neutral()
     draw.erase[0, 1] = 10, 20, 5, 7
@@ -170,7 +170,7 @@ def test_erasings_fill_their_rectangles_with_noise() -> None:
     assert_around_is_untouched(images, view)
 
 
-def test_noise_is_uniform_and_the_same_everywhere() -> None:
+def test_noise_is_uniform_and_deterministic() -> None:
     drawn = noise(torch.tensor([1, 2]), 64, 64)  # (2, 64, 3, 64)
     counts = torch.bincount(drawn.flatten().long(), minlength=256)
     assert abs(drawn.float().mean() - 127.5) < 2
@@ -184,7 +184,7 @@ def test_noise_is_uniform_and_the_same_everywhere() -> None:
     assert noise(torch.tensor([2**24 - 1]), 64, 64)[0, 63, :, 63].tolist() == [88, 47, 153]
 
 
-def test_chances_are_the_protocols() -> None:
+def test_draw_strong_matches_unbiased_teacher() -> None:
     draws = [draw_strong(0, plan_of(SIZES * 16, step)) for step in range(60)]
 
     def share(mask: np.ndarray) -> float:
@@ -219,7 +219,7 @@ def test_chances_are_the_protocols() -> None:
         assert (height / width).max() < tall * 1.6
 
 
-def test_the_same_seed_and_step_give_the_same_view() -> None:
+def test_draw_strong_depends_on_seed_and_step_alone() -> None:
     images, sizes = weak_view()
 
     def view(seed: int, step: int) -> Tensor:
@@ -230,7 +230,7 @@ def test_the_same_seed_and_step_give_the_same_view() -> None:
     assert not torch.equal(view(1, 7), view(2, 7))
 
 
-def test_any_number_of_ranks_draws_the_same() -> None:
+def test_draw_strong_is_the_same_for_any_number_of_ranks() -> None:
     images, sizes = weak_view()
     plan = plan_of(SIZES, 3)
     whole = strong_view(images, sizes, draw_strong(0, plan))
@@ -243,7 +243,7 @@ def test_any_number_of_ranks_draws_the_same() -> None:
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_the_gpu_gives_the_same_and_is_not_waited_for() -> None:
+def test_strong_view_on_cuda_is_equal_and_does_not_wait() -> None:
     images, sizes = weak_view()
     draw = draw_strong(0, plan_of(SIZES))
     there, sizes_there = images.cuda(), sizes.cuda()

@@ -17,7 +17,7 @@ from PIL import Image
 from mini_fsod.data.dataset import NO_BOXES, Dataset
 from mini_fsod.errors import UserError
 from mini_fsod.loader import cache
-from mini_fsod.loader.cache import cached_pictures, own_sizes
+from mini_fsod.loader.cache import cached_pictures, image_sizes
 from mini_fsod.loader.decode import decode
 
 SIZES = [(40, 30), (30, 40), (64, 48), (100, 20), (5, 7)]  # width, height
@@ -41,25 +41,25 @@ def pictures_in(root: Path, declared: bool = True) -> Dataset:
 
 def assert_right(data: Dataset, pictures: cache.Pictures, short: int, long: int) -> None:
     for i in range(len(data)):
-        (height, width), start = pictures.kept[i].tolist(), pictures.offset[i]
+        (height, width), start = pictures.stored[i].tolist(), pictures.offset[i]
         held = pictures.pixels[start : start + 3 * height * width].reshape(height, width, 3)
         assert (held == decode(data.path(i), short, long)).all()
 
 
 @pytest.mark.parametrize("declared", [True, False])
-def test_pictures_are_kept_as_decoded(tmp_path: Path, declared: bool) -> None:
+def test_cached_pictures_holds_the_decoded_bytes(tmp_path: Path, declared: bool) -> None:
     data = pictures_in(tmp_path / "data", declared)
     told: list[tuple[int, int]] = []
     pictures = cached_pictures(
         data, tmp_path / "cache", 24, 60, 2, lambda done, total: told.append((done, total))
     )
     assert_right(data, pictures, 24, 60)
-    assert pictures.own.tolist() == [[h, w] for w, h in SIZES]
-    assert pictures.kept.tolist() == [[24, 32], [32, 24], [24, 32], [12, 60], [7, 5]]
+    assert pictures.sizes.tolist() == [[h, w] for w, h in SIZES]
+    assert pictures.stored.tolist() == [[24, 32], [32, 24], [24, 32], [12, 60], [7, 5]]
     assert told[-1] == (5, 5)
 
 
-def test_the_second_start_decodes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_pictures_decodes_only_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = pictures_in(tmp_path / "data")
     first = cached_pictures(data, tmp_path / "cache", 24, 60, 1)
     monkeypatch.setattr(cache, "worker_pool", lambda n: pytest.fail("decoded again"))
@@ -68,7 +68,7 @@ def test_the_second_start_decodes_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert isinstance(again.pixels, np.memmap)
 
 
-def test_a_changed_picture_or_setting_makes_a_new_cache(tmp_path: Path) -> None:
+def test_cached_pictures_makes_a_new_cache_after_changes(tmp_path: Path) -> None:
     data = pictures_in(tmp_path / "data")
     cached_pictures(data, tmp_path / "cache", 24, 60, 1)
     white = np.full((30, 40, 3), 255, dtype=np.uint8)
@@ -79,7 +79,7 @@ def test_a_changed_picture_or_setting_makes_a_new_cache(tmp_path: Path) -> None:
     assert len(list((tmp_path / "cache").glob("pictures-*/pixels.bin"))) == 3
 
 
-def test_a_killed_writer_leaves_nothing_that_counts(tmp_path: Path) -> None:
+def test_cached_pictures_ignores_what_a_killed_writer_left(tmp_path: Path) -> None:
     """The writer kills itself when the first pictures are in place; its workers end too."""
     script = """
 import os, sys, signal, multiprocessing
@@ -122,7 +122,9 @@ def wait_for_end(process: int) -> None:
     pytest.fail(f"worker {process} outlived its parent")
 
 
-def test_only_one_of_two_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_pictures_writes_once_for_two_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = pictures_in(tmp_path / "data")
     writes = []
     write = cache._write
@@ -147,7 +149,9 @@ def test_only_one_of_two_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert (results[0].pixels == results[1].pixels).all()
 
 
-def test_full_disk_is_told_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_pictures_checks_the_free_space_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = pictures_in(tmp_path / "data")
     monkeypatch.setattr("shutil.disk_usage", lambda p: SimpleNamespace(free=1000))
     with pytest.raises(UserError, match=r"take 0\.0 MiB, but only 0\.0 MiB are free"):
@@ -155,7 +159,7 @@ def test_full_disk_is_told_before_the_work(tmp_path: Path, monkeypatch: pytest.M
     assert not [p for p in (tmp_path / "cache").iterdir() if p.is_dir()]
 
 
-def test_broken_pictures_are_named_and_nothing_stays(tmp_path: Path) -> None:
+def test_cached_pictures_names_broken_pictures_and_leaves_no_files(tmp_path: Path) -> None:
     data = pictures_in(tmp_path / "data")
     whole = data.path(2).read_bytes()
     data.path(2).write_bytes(whole[: len(whole) // 2])
@@ -167,28 +171,28 @@ def test_broken_pictures_are_named_and_nothing_stays(tmp_path: Path) -> None:
         cached_pictures(data, tmp_path / "cache", 24, 60, 1)
 
 
-def test_wrong_declared_size(tmp_path: Path) -> None:
+def test_cached_pictures_refuses_a_wrong_declared_size(tmp_path: Path) -> None:
     data = pictures_in(tmp_path / "data")
     data.sizes[1] = 40, 41
     with pytest.raises(UserError, match=r"1\.png: declared 40 x 41, but the picture is 30 x 40"):
         cached_pictures(data, tmp_path / "cache", 24, 60, 1)
 
 
-def test_no_pictures(tmp_path: Path) -> None:
+def test_cached_pictures_refuses_an_empty_data_set(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no pictures to decode"):
         cached_pictures(pictures_in(tmp_path).select([]), tmp_path / "cache", 24, 60, 1)
 
 
-def test_damaged_cache_is_named(tmp_path: Path) -> None:
+def test_cached_pictures_names_a_damaged_cache(tmp_path: Path) -> None:
     data = pictures_in(tmp_path / "data")
     cached_pictures(data, tmp_path / "cache", 24, 60, 1)
     with next((tmp_path / "cache").glob("pictures-*/pixels.bin")).open("ab") as target:
         target.write(b"more")
-    with pytest.raises(UserError, match=r"pictures-\w+: not a whole cache"):
+    with pytest.raises(UserError, match=r"pictures-\w+: an incomplete cache"):
         cached_pictures(data, tmp_path / "cache", 24, 60, 1)
 
 
-def test_parts_share_the_buffer(tmp_path: Path) -> None:
+def test_take_shares_the_buffer(tmp_path: Path) -> None:
     data = pictures_in(tmp_path / "data")
     pictures = cached_pictures(data, tmp_path / "cache", 24, 60, 1)
     part = data.select([3, 1])
@@ -199,9 +203,9 @@ def test_parts_share_the_buffer(tmp_path: Path) -> None:
         pictures.take(["1.png", "x.png"])
 
 
-def test_sizes_are_read_where_nothing_is_declared(tmp_path: Path) -> None:
+def test_image_sizes_reads_headers_where_nothing_is_declared(tmp_path: Path) -> None:
     data = pictures_in(tmp_path / "data", declared=False)
-    assert own_sizes(data).tolist() == [[h, w] for w, h in SIZES]
+    assert image_sizes(data).tolist() == [[h, w] for w, h in SIZES]
     data.path(4).write_text("no picture")
     with pytest.raises(UserError, match=r"4\.png: not a picture"):
-        own_sizes(data)
+        image_sizes(data)

@@ -54,7 +54,7 @@ def rgb_with_transparent_colour() -> Image.Image:
         (Image.new("CMYK", (2, 2), (0, 255, 255, 0)), "tiff", (255, 0, 0)),
     ],
 )
-def test_every_mode_becomes_rgb(
+def test_decode_converts_every_mode_to_rgb(
     tmp_path: Path, picture: Image.Image, suffix: str, colour: tuple[int, int, int]
 ) -> None:
     path = tmp_path / f"picture.{suffix}"
@@ -77,7 +77,7 @@ def test_every_mode_becomes_rgb(
         ((1600, 800), (100, 1000), (100, 200)),  # JPEG decodes this at a quarter
     ],
 )
-def test_large_pictures_are_reduced(
+def test_decode_reduces_large_pictures(
     tmp_path: Path, size: tuple[int, int], limit: tuple[int, int], shape: tuple[int, int]
 ) -> None:
     ramp = np.linspace(0, 255, size[0]).astype(np.uint8)
@@ -89,7 +89,7 @@ def test_large_pictures_are_reduced(
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_pictures_are_turned_as_viewers_show_them(tmp_path: Path, orientation: int) -> None:
+def test_decode_applies_exif_orientation(tmp_path: Path, orientation: int) -> None:
     """On that boxes are drawn; a size that fits the stored picture alone says otherwise."""
     stored = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
     seen = {
@@ -124,7 +124,7 @@ def saved(path: Path, pixels: np.ndarray, orientation: int) -> Path:
     return path
 
 
-def test_tiff_is_turned_by_pillow_and_not_again(tmp_path: Path) -> None:
+def test_decode_rotates_tiff_once(tmp_path: Path) -> None:
     stored = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
     path = tmp_path / "a.tiff"
     Image.fromarray(stored).save(path, tiffinfo={274: 6})
@@ -133,7 +133,7 @@ def test_tiff_is_turned_by_pillow_and_not_again(tmp_path: Path) -> None:
         decode(path, *NO_LIMIT, size=(4, 6))
 
 
-def test_broken_pictures_are_named(tmp_path: Path) -> None:
+def test_decode_names_broken_pictures(tmp_path: Path) -> None:
     whole = tmp_path / "whole.jpg"
     Image.effect_noise((64, 64), 50).save(whole)
     (tmp_path / "cut.jpg").write_bytes(whole.read_bytes()[:600])
@@ -152,18 +152,18 @@ def test_broken_pictures_are_named(tmp_path: Path) -> None:
         assert caught.value.fix
 
 
-def test_workers_do_not_load_torch() -> None:
+def test_decode_module_does_not_import_torch() -> None:
     """It would cost seconds and hundreds of megabytes in each of them."""
     script = "import sys, mini_fsod.loader.decode; sys.exit('torch' in sys.modules)"
     source = str(Path(decode_module.__file__).parents[2])
     subprocess.run([sys.executable, "-c", script], env={"PYTHONPATH": source}, check=True)
 
 
-def test_a_workers_error_keeps_its_message_and_fix(tmp_path: Path) -> None:
+def test_worker_pool_keeps_the_message_and_fix_of_an_error(tmp_path: Path) -> None:
     (tmp_path / "pixels.bin").touch()
     job = Job(str(tmp_path / "missing.jpg"), (2, 2), 0)
     with worker_pool(1) as pool:
         work = pool.submit(decode_to_file, str(tmp_path / "pixels.bin"), [job], *NO_LIMIT)
         with pytest.raises(UserError, match=r"missing\.jpg: the picture does not exist") as caught:
             work.result()
-    assert caught.value.fix == "Put it there."
+    assert caught.value.fix == "Restore it or remove the image."

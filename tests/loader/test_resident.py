@@ -18,8 +18,8 @@ from mini_fsod.loader.resident import (
     FILL,
     Annotations,
     Resident,
+    images_on_canvas,
     pad_rows,
-    place,
     to_canvas,
     to_picture,
 )
@@ -37,8 +37,8 @@ def held(images: list[np.ndarray], own: Ints | None = None) -> Pictures:
         files=tuple(f"{n}.png" for n in range(len(images))),
         pixels=np.concatenate([i.reshape(-1) for i in images]),
         offset=np.concatenate([[0], ends[:-1]]),
-        kept=kept,
-        own=kept if own is None else own,
+        stored=kept,
+        sizes=kept if own is None else own,
     )
 
 
@@ -60,7 +60,7 @@ def no_targets(images: int) -> Annotations:
     return Annotations.of(NO_BOXES, images)
 
 
-def test_pixels_at_their_own_scale_are_only_moved() -> None:
+def test_batch_copies_pixels_at_the_stored_scale() -> None:
     a, b = random_images((2, 3), (4, 2))
     plan = plan_of([(2, 3), (4, 2)], (4, 5), [True, False])
     shown = Resident(held([a, b]), no_targets(2), CPU).batch(plan).images.permute(0, 2, 3, 1)
@@ -72,7 +72,7 @@ def test_pixels_at_their_own_scale_are_only_moved() -> None:
 
 @pytest.mark.parametrize("size", [(9, 13), (20, 31), (5, 4), (1, 1), (40, 7)])
 @pytest.mark.parametrize("flip", [False, True])
-def test_resizing_is_bilinear_between_centres(size: tuple[int, int], flip: bool) -> None:
+def test_batch_resizes_bilinearly(size: tuple[int, int], flip: bool) -> None:
     image, other = random_images((11, 17), (11, 17))
     plan = plan_of([size, (11, 17)], (40, 32), [flip, False])
     batch = Resident(held([image, other]), no_targets(2), CPU).batch(plan)
@@ -89,13 +89,13 @@ def test_resizing_is_bilinear_between_centres(size: tuple[int, int], flip: bool)
     assert (batch.images[1, :, :11, :17].permute(1, 2, 0).numpy() == other).all()
 
 
-def test_both_ways_of_placing_agree() -> None:
+def test_images_on_canvas_agrees_with_and_without_exact() -> None:
     pictures = held(random_images((6, 9), (8, 3)))
     pixels, start = torch.from_numpy(pictures.pixels).view(-1, 3), torch.tensor([0, 54])
-    sizes, flip = torch.from_numpy(pictures.kept), torch.tensor([True, False])
+    sizes, flip = torch.from_numpy(pictures.stored), torch.tensor([True, False])
     whole = torch.zeros_like(sizes)
-    one = place(pixels, start, sizes, sizes, whole, sizes, flip, (32, 32), exact=True)
-    two = place(pixels, start, sizes, sizes, whole, sizes, flip, (32, 32), exact=False)
+    one = images_on_canvas(pixels, start, sizes, sizes, whole, sizes, flip, (32, 32), exact=True)
+    two = images_on_canvas(pixels, start, sizes, sizes, whole, sizes, flip, (32, 32), exact=False)
     assert (one == two).all()
     assert one.is_contiguous(memory_format=torch.channels_last)
 
@@ -108,11 +108,11 @@ def test_both_ways_of_placing_agree() -> None:
         ([], 2, [[-1], [-1]]),  # no boxes at all: one empty place each
     ],
 )
-def test_rows_are_padded_by_image(image: list[int], images: int, rows: list[list[int]]) -> None:
+def test_pad_rows(image: list[int], images: int, rows: list[list[int]]) -> None:
     assert pad_rows(np.array(image, dtype=np.int64), images).tolist() == rows
 
 
-def test_targets_leave_out_boxes_and_keep_their_numbers() -> None:
+def test_annotations_drop_boxes_and_keep_their_indices() -> None:
     boxes = Boxes.of([0, 0, 1], [[1, 2, 3, 4], [5, 6, 7, 8], [0, 0, 2, 2]], [4, 5, 6])
     targets = Annotations.of(boxes, 2, keep=np.array([False, True, True]))
     assert targets.box_index.tolist() == [[1], [2]]
@@ -120,7 +120,7 @@ def test_targets_leave_out_boxes_and_keep_their_numbers() -> None:
     assert targets.boxes.tolist() == [[[5, 6, 12, 14]], [[0, 0, 2, 2]]]
 
 
-def test_boxes_are_scaled_and_flipped_by_hand() -> None:
+def test_to_canvas_scales_and_flips_boxes() -> None:
     boxes = torch.tensor([[[10.0, 20.0, 30.0, 60.0]], [[10.0, 20.0, 30.0, 60.0]]])
     scale = torch.tensor([[2.0, 0.5], [2.0, 0.5]])
     sizes = torch.tensor([[50, 200], [50, 200]])
@@ -129,7 +129,7 @@ def test_boxes_are_scaled_and_flipped_by_hand() -> None:
     assert seen.tolist() == [[1], [1]]
 
 
-def test_boxes_are_cut_to_the_window_by_hand() -> None:
+def test_to_canvas_clips_boxes_to_the_window() -> None:
     # at twice the size the box is 20 40 60 80; the window of 30 x 50 begins at x = 30, y = 50
     boxes = torch.tensor([[[10.0, 20.0, 30.0, 40.0], [0.0, 0.0, 15.0, 40.0], [0, 0, 0, 0]]])
     scale, shift = torch.full((1, 2), 2.0), torch.tensor([[30.0, 50.0]])
@@ -142,7 +142,7 @@ def test_boxes_are_cut_to_the_window_by_hand() -> None:
 
 
 @pytest.mark.parametrize("flip", [False, True])
-def test_a_window_is_cut_from_the_enlarged_picture(flip: bool) -> None:
+def test_batch_crops_an_enlarged_picture(flip: bool) -> None:
     (image,) = random_images((11, 17))
     one = plan_of([(16, 20)], (16, 32), [flip])
     plan = replace(one, scaled=np.array([[22, 34]]), shift=np.array([[5, 9]]))
@@ -161,7 +161,7 @@ def test_a_window_is_cut_from_the_enlarged_picture(flip: bool) -> None:
 
 @pytest.mark.parametrize("flip", [False, True])
 @pytest.mark.parametrize("size", [(60, 80), (90, 120), (45, 61)])
-def test_a_box_follows_its_pixels(flip: bool, size: tuple[int, int]) -> None:
+def test_batch_moves_boxes_with_their_pixels(flip: bool, size: tuple[int, int]) -> None:
     """A white rectangle in a picture of 60 x 80, kept at 120 x 160 or smaller."""
     image = np.zeros((60, 80, 3), dtype=np.uint8)
     image[12:36, 40:72] = 255
@@ -180,7 +180,7 @@ def test_a_box_follows_its_pixels(flip: bool, size: tuple[int, int]) -> None:
     assert torch.allclose(back[0, 0], torch.tensor([80.0, 24.0, 144.0, 72.0]), atol=1e-4)
 
 
-def test_images_without_boxes_have_no_valid_target() -> None:
+def test_batch_has_no_valid_target_for_images_without_boxes() -> None:
     boxes = Boxes.of([1, 1], [[0, 0, 1, 1], [1, 1, 1, 1]], [0, 1])
     images = random_images((3, 3), (3, 3))
     batch = Resident(held(images), Annotations.of(boxes, 2), CPU).batch(
@@ -190,12 +190,12 @@ def test_images_without_boxes_have_no_valid_target() -> None:
     assert batch.box_index.tolist() == [[-1, -1], [0, 1]]
 
 
-def test_a_resumed_run_sees_the_same_batches() -> None:
+def test_batches_are_the_same_after_a_resume() -> None:
     pictures = held(random_images(*[(30 + n, 40) for n in range(12)]))
     source = Resident(pictures, no_targets(12), CPU)
 
     def schedule() -> Schedule:
-        return Schedule(pictures.own, 2, (32, 48), 96, seed=5)
+        return Schedule(pictures.sizes, 2, (32, 48), 96, seed=5)
 
     through = list(source.batches(schedule().plans(0, 9)))
     rest = source.batches(schedule().plans(4, 9))
@@ -222,14 +222,14 @@ def real_pictures(folder: Path, count: int) -> Dataset:
     )  # fmt: skip
 
 
-def test_real_pictures_need_no_resampling(tmp_path: Path) -> None:
+def test_batches_of_photographs_are_not_resampled(tmp_path: Path) -> None:
     data = real_pictures(tmp_path, 36)
     pictures = cached_pictures(data, tmp_path / "cache", 320, 1333, 2)
-    assert (pictures.own.min(1) == 320).all()
+    assert (pictures.sizes.min(1) == 320).all()
     source = Resident(pictures, no_targets(36), CPU)
     seen = 0
-    for batch in source.batches(each_once(pictures.own, 8, 320, 1333)):
-        assert (pictures.kept[batch.plan.images] == batch.plan.sizes).all()
+    for batch in source.batches(each_once(pictures.sizes, 8, 320, 1333)):
+        assert (pictures.stored[batch.plan.images] == batch.plan.sizes).all()
         for n, i in enumerate(batch.plan.images[: batch.plan.count].tolist()):
             height, width = batch.plan.sizes[n].tolist()
             shown = batch.images[n, :, :height, :width].permute(1, 2, 0).numpy()
@@ -241,7 +241,7 @@ def test_real_pictures_need_no_resampling(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("size", [(30, 40), (36, 48)])
-def test_the_gpu_gives_the_same_and_is_not_waited_for(size: tuple[int, int]) -> None:
+def test_batch_on_cuda_is_equal_and_does_not_wait(size: tuple[int, int]) -> None:
     device = torch.device("cuda")
     pictures = held(random_images((30, 40), (30, 40)))
     boxes = Boxes.of([0, 1], [[1, 2, 3, 4], [5, 6, 7, 8]], [0, 1])
@@ -258,19 +258,19 @@ def test_the_gpu_gives_the_same_and_is_not_waited_for(size: tuple[int, int]) -> 
     assert torch.allclose(there.targets.boxes.cpu(), here.targets.boxes)
 
 
-def test_other_pictures_of_the_same_buffer_share_it() -> None:
+def test_for_pictures_shares_the_buffer() -> None:
     a, b = random_images((30, 40), (30, 40))
     pictures = held([a, b])
     whole = Resident(pictures, no_targets(2), CPU)
-    part = whole.sharing(pictures.take(pictures.files[1:]), no_targets(1))
+    part = whole.for_pictures(pictures.take(pictures.files[1:]), no_targets(1))
     plan = plan_of([(30, 40)], (32, 64))
     assert torch.equal(part.batch(plan).images[0, :, :30, :40].permute(1, 2, 0), torch.tensor(b))
     assert part._pixels.data_ptr() == whole._pixels.data_ptr()
     with pytest.raises(ValueError, match="another buffer"):
-        whole.sharing(held([a]), no_targets(1))
+        whole.for_pictures(held([a]), no_targets(1))
 
 
-def test_further_boxes_follow_the_same_geometry() -> None:
+def test_batch_moves_extra_boxes_like_its_targets() -> None:
     (image,) = random_images((11, 17))
     plan = plan_of([(22, 34)], (32, 64), [True])
     boxes = Boxes.of([0], [[2, 3, 5, 4]], [1])

@@ -54,7 +54,7 @@ def test_fit(size: tuple[int, int], short: int, long: int, fitted: tuple[int, in
 
 
 @given(SIZES, st.integers(8, 900), st.integers(0, 900))
-def test_reduced_pictures_hit_the_largest_scale_exactly(
+def test_reduced_gives_the_largest_scale_exactly(
     sizes: list[tuple[int, int]], short: int, more: int
 ) -> None:
     own = np.array(sizes)
@@ -67,7 +67,7 @@ def test_reduced_pictures_hit_the_largest_scale_exactly(
     assert (goal.max(-1) <= long).all()
 
 
-def test_groups_join_where_it_wastes_least() -> None:
+def test_group_canvases_merges_where_it_wastes_least() -> None:
     need = np.array([[320, 448]] * 10 + [[320, 480]] * 10 + [[448, 320]] * 10)
     # the two landscape canvases differ by one column of cells
     assert group_canvases(need, 2, 1).tolist() == [0] * 20 + [1] * 10
@@ -79,7 +79,7 @@ def test_groups_join_where_it_wastes_least() -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(SIZES, st.integers(1, 8), st.integers(1, 6), st.integers(0, 3))
-def test_every_image_is_seen_once_an_epoch(
+def test_plan_uses_every_image_once_per_epoch(
     sizes: list[tuple[int, int]], batch: int, epochs: int, seed: int
 ) -> None:
     own = np.array(sizes)
@@ -98,7 +98,7 @@ def test_every_image_is_seen_once_an_epoch(
         assert Counter(coming[:missing]) == Counter({i: epochs - seen[i] for i in waiting})
 
 
-def test_left_over_images_open_the_next_epoch() -> None:
+def test_plan_starts_an_epoch_with_the_images_left_over() -> None:
     """Five images, batches of two: epochs of 2, 3, 2, 3 ... batches, none dropped."""
     schedule = Schedule(np.full((5, 2), 320), 2, (320,), 640, seed=1)
     assert [schedule.steps_before(e) for e in range(5)] == [0, 2, 5, 7, 10]
@@ -109,7 +109,7 @@ def test_left_over_images_open_the_next_epoch() -> None:
     assert [schedule.plan(n).epoch for n in range(5)] == [0, 0, 1, 1, 1]
 
 
-def test_canvases_are_drawn_in_proportion_and_hold_their_images() -> None:
+def test_plan_draws_canvases_in_proportion() -> None:
     sizes = some_sizes(400)
     schedule = Schedule(sizes, 8, (320,), 640, seed=0)
     plans = list(schedule.plans(0, schedule.steps_before(1)))
@@ -125,7 +125,7 @@ def test_canvases_are_drawn_in_proportion_and_hold_their_images() -> None:
         assert (p.sizes == fit(sizes[p.images], 320, 640)).all()
 
 
-def test_one_scale_a_batch_and_few_canvases() -> None:
+def test_plan_has_one_scale_per_batch_and_few_canvases() -> None:
     shorts = tuple(range(480, 801, 32))
     schedule = Schedule(some_sizes(300), 4, shorts, 2000, seed=0, most_canvases=3)
     plans = list(schedule.plans(0, 300))
@@ -137,7 +137,7 @@ def test_one_scale_a_batch_and_few_canvases() -> None:
     assert abs(flips.mean() - 0.5) < 0.05
 
 
-def test_flips_can_be_off() -> None:
+def test_plan_without_flips() -> None:
     schedule = Schedule(some_sizes(20), 4, (320,), 640, seed=0, flip=False)
     assert not any(p.flip.any() for p in schedule.plans(0, 10))
 
@@ -149,7 +149,7 @@ def same(a: Plan, b: Plan) -> bool:
     )
 
 
-def test_resume_in_the_middle_of_an_epoch() -> None:
+def test_plans_resume_in_the_middle_of_an_epoch() -> None:
     def fresh(seed: int = 3) -> Schedule:
         return Schedule(some_sizes(103), 4, (256, 320), 640, seed)
 
@@ -162,7 +162,7 @@ def test_resume_in_the_middle_of_an_epoch() -> None:
     assert not all(same(a, b) for a, b in zip(fresh(4).plans(37, 80), rest, strict=True))
 
 
-def test_any_number_of_ranks_sees_the_same_order() -> None:
+def test_plans_are_the_same_for_any_number_of_ranks() -> None:
     schedule = Schedule(some_sizes(50), 8, (256, 320), 640, seed=0)
     whole = schedule.plan(5)
     for world in (1, 2, 4, 8):
@@ -171,11 +171,11 @@ def test_any_number_of_ranks_sees_the_same_order() -> None:
         assert np.concatenate([p.flip for p in parts]).tolist() == whole.flip.tolist()
         assert {p.canvas for p in parts} == {whole.canvas}
         assert [p.first for p in parts] == [r * 8 // world for r in range(world)]
-    with pytest.raises(UserError, match="batch of 8 images cannot be shared equally by 3"):
+    with pytest.raises(UserError, match="batch of 8 images cannot be split equally over 3"):
         whole.part(0, 3)
 
 
-def test_the_order_is_the_same_on_every_machine() -> None:
+def test_plan_is_the_same_on_every_machine() -> None:
     """Golden values: another order would be another experiment."""
     schedule = Schedule(some_sizes(1000), 4, (256, 288, 320), 640, seed=7)
     plan = schedule.plan(12_347)
@@ -184,22 +184,22 @@ def test_the_order_is_the_same_on_every_machine() -> None:
     assert plan.flip.tolist() == [False, True, True, True]
 
 
-def test_some_images_only_and_some_more_often() -> None:
+def test_schedule_takes_some_images_and_repeats() -> None:
     chosen = np.array([2, 5, 5, 9])
     schedule = Schedule(some_sizes(10), 2, (320,), 640, seed=0, images=chosen)
     seen = Counter(i for p in schedule.plans(0, 20) for i in p.images.tolist())
     assert seen == {2: 10, 5: 20, 9: 10}
 
 
-def test_nothing_to_train_on() -> None:
+def test_schedule_refuses_an_empty_set() -> None:
     with pytest.raises(UserError, match="no images"):
         Schedule(some_sizes(3), 2, (320,), 640, 0, images=np.array([], dtype=np.int64))
-    with pytest.raises(UserError, match="size is not known"):
+    with pytest.raises(UserError, match="has no size"):
         Schedule(np.array([[0, 0], [3, 4]]), 2, (320,), 640, 0)
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 100])
-def test_each_once(count: int) -> None:
+def test_each_once_uses_every_image_once(count: int) -> None:
     plans = each_once(some_sizes(count), 8, 320, 640)
     meant = [i for p in plans for i in p.images[: p.count].tolist()]
     assert sorted(meant) == list(range(count))
@@ -218,7 +218,7 @@ def test_random_words_depend_on_the_key_alone() -> None:
     assert abs(u.mean() - 0.5) < 0.01
 
 
-def test_zoom_by_hand() -> None:
+def test_zoomed_sizes_and_windows() -> None:
     fitted, canvas = np.array([[100, 150], [100, 150], [100, 150]]), (128, 160)
     chances = np.array([[0.0, 0.5, 0.5], [0.999, 0.0, 0.999], [0.5, 0.0, 0.0]])
     scaled, seen, shift = zoomed(fitted, canvas, (0.5, 1.5), chances)
@@ -227,7 +227,7 @@ def test_zoom_by_hand() -> None:
     assert shift.tolist() == [[0, 0], [0, 65], [0, 0]]  # the last window ends at 225
 
 
-def test_zoomed_batches_stay_on_their_canvas_and_differ() -> None:
+def test_plan_keeps_zoomed_images_on_their_canvas() -> None:
     sizes = np.tile([[300, 400], [400, 300], [320, 480]], (20, 1))
     plain = Schedule(sizes, 4, (320,), 640, 0)
     zooming = Schedule(sizes, 4, (320,), 640, 0, zoom=(0.5, 1.5))

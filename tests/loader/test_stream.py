@@ -18,7 +18,7 @@ from mini_fsod.cuda_graph import flatten
 from mini_fsod.data.dataset import Boxes, Dataset
 from mini_fsod.errors import UserError
 from mini_fsod.loader import stream
-from mini_fsod.loader.cache import cached_pictures, own_sizes
+from mini_fsod.loader.cache import cached_pictures, image_sizes
 from mini_fsod.loader.resident import Annotations, Batch, Resident
 from mini_fsod.loader.schedule import Plan, Schedule
 from mini_fsod.loader.stream import Stream
@@ -46,12 +46,12 @@ def data(tmp_path: Path) -> Dataset:
 
 
 def schedule(data: Dataset) -> Schedule:
-    return Schedule(own_sizes(data), 4, (48, 64), 128, seed=2)
+    return Schedule(image_sizes(data), 4, (48, 64), 128, seed=2)
 
 
 def streaming(data: Dataset, workers: int = 2) -> Stream:
     return Stream(
-        data, own_sizes(data), Annotations.of(data.boxes, len(data)), CPU, *LIMIT, workers=workers
+        data, image_sizes(data), Annotations.of(data.boxes, len(data)), CPU, *LIMIT, workers=workers
     )
 
 
@@ -62,10 +62,10 @@ def assert_equal(a: Batch, b: Batch) -> None:
 
 
 def shared_blocks() -> set[str]:
-    return set(os.listdir(stream.SHARED)) if stream.SHARED.exists() else set()
+    return set(os.listdir(stream.SHARED_MEMORY)) if stream.SHARED_MEMORY.exists() else set()
 
 
-def test_equal_to_the_resident_mode_also_after_a_resume(data: Dataset, tmp_path: Path) -> None:
+def test_batches_equal_those_of_resident_also_after_a_resume(data: Dataset, tmp_path: Path) -> None:
     before = shared_blocks()
     pictures = cached_pictures(data, tmp_path / "cache", *LIMIT, workers=1)
     resident = Resident(pictures, Annotations.of(data.boxes, len(data)), CPU)
@@ -78,11 +78,11 @@ def test_equal_to_the_resident_mode_also_after_a_resume(data: Dataset, tmp_path:
     assert shared_blocks() <= before
 
 
-def test_no_batches(data: Dataset) -> None:
+def test_batches_of_no_plans(data: Dataset) -> None:
     assert list(streaming(data).batches(iter([]))) == []
 
 
-def test_stopping_early_frees_everything(data: Dataset) -> None:
+def test_batches_free_everything_when_closed_early(data: Dataset) -> None:
     before = shared_blocks()
     batches = streaming(data).batches(schedule(data).plans(0))  # endless
     next(batches)
@@ -91,37 +91,39 @@ def test_stopping_early_frees_everything(data: Dataset) -> None:
     assert not multiprocessing.active_children()
 
 
-def test_an_unreadable_picture_is_named(data: Dataset) -> None:
+def test_batches_name_an_unreadable_picture(data: Dataset) -> None:
     data.path(7).write_bytes(data.path(7).read_bytes()[:300])
     with pytest.raises(UserError, match=r"7\.jpg: cannot be decoded"):
         list(streaming(data).batches(schedule(data).plans(0, 12)))
 
 
-def test_a_picture_that_changed_its_size_is_named(data: Dataset) -> None:
+def test_batches_name_a_picture_of_another_size(data: Dataset) -> None:
     Image.new("RGB", (33, 44)).save(data.path(3))
     with pytest.raises(UserError, match=r"3\.jpg: declared .* but the picture is 33 x 44"):
         list(streaming(data).batches(schedule(data).plans(0, 12)))
 
 
-def test_a_killed_worker_is_told(data: Dataset) -> None:
+def test_batches_report_a_killed_worker(data: Dataset) -> None:
     batches = streaming(data, workers=1).batches(schedule(data).plans(0))
     next(batches)
     for worker in multiprocessing.active_children():
         assert worker.pid is not None
         os.kill(worker.pid, signal.SIGKILL)
-    with pytest.raises(UserError, match="ended from outside") as caught:
+    with pytest.raises(UserError, match="was killed or could not start") as caught:
         list(islice(batches, 20))  # what was decoded already still comes
     assert "fewer workers" in caught.value.fix
 
 
-def test_too_little_shared_memory(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_check_the_shared_memory_first(
+    data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda p: SimpleNamespace(free=1000))
-    monkeypatch.setattr(stream, "SHARED", data.root)
-    with pytest.raises(UserError, match="of shared memory, but"):
+    monkeypatch.setattr(stream, "SHARED_MEMORY", data.root)
+    with pytest.raises(UserError, match="decoded ahead take"):
         next(streaming(data).batches(schedule(data).plans(0)))
 
 
-def test_ranks_share_a_batch(data: Dataset) -> None:
+def test_batches_of_ranks_make_up_the_whole_batch(data: Dataset) -> None:
     order = schedule(data)
     whole = next(streaming(data, 1).batches(order.plans(3)))
     parts = [next(streaming(data, 1).batches(order.plans(3, None, rank, 2))) for rank in (0, 1)]

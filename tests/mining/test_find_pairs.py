@@ -87,14 +87,14 @@ def batches_of(pictures: Pictures, boxes: Boxes) -> Callable[[Iterable[Plan]], I
 
 
 def plans_of(pictures: Pictures, batch: int = 2) -> list[Plan]:
-    return each_once(pictures.own, batch, 64, 96)
+    return each_once(pictures.sizes, batch, 64, 96)
 
 
 @pytest.fixture(scope="module")
 def comparison(pictures: Pictures, discriminator: Discriminator) -> Comparison:
     torch.manual_seed(2)
     size = discriminator.dimension
-    plans = plans_at_size(plans_of(pictures), pictures.own, 96, 192)
+    plans = plans_at_size(plans_of(pictures), pictures.sizes, 96, 192)
     return Comparison(discriminator, torch.rand(NOVEL, size), plans)
 
 
@@ -148,7 +148,7 @@ def naive(
         image = int(plan.images[0])
         (batch,) = show([plan])
         (large,) = show([others[image]])
-        height, width = pictures.own[image].tolist()
+        height, width = pictures.sizes[image].tolist()
         with torch.no_grad():
             found = detector.infer(batch.images, batch.sizes, exact=True)
         # from the canvas to the picture, and to the discriminator's canvas
@@ -199,7 +199,7 @@ def test_find_pairs_gives_boxes_inside_their_images(
     assert pairs.products is None
     right_bottom = pairs.xywh[:, :2] + pairs.xywh[:, 2:]
     assert (pairs.xywh[:, :2] >= 0).all()
-    assert (right_bottom <= pictures.own[pairs.image][:, ::-1] + 1e-3).all()
+    assert (right_bottom <= pictures.sizes[pairs.image][:, ::-1] + 1e-3).all()
 
 
 @pytest.fixture
@@ -287,7 +287,7 @@ def test_find_pairs_with_nothing_above_the_score(
 
 def test_plans_at_size_shows_the_same_images(pictures: Pictures) -> None:
     plans = plans_of(pictures)
-    others = plans_at_size(plans, pictures.own, 96, 192)
+    others = plans_at_size(plans, pictures.sizes, 96, 192)
     assert len({p.canvas for p in plans}) > 1
     canvases: dict[tuple[int, int], set[tuple[int, int]]] = {}
     for plan, other in zip(plans, others, strict=True):
@@ -296,7 +296,7 @@ def test_plans_at_size_shows_the_same_images(pictures: Pictures) -> None:
         assert (other.sizes.min(1) == 96).all()
         assert (other.sizes <= other.canvas).all()
         assert all(side % 32 == 0 for side in other.canvas)
-        ratio = other.sizes / pictures.own[plan.images]
+        ratio = other.sizes / pictures.sizes[plan.images]
         np.testing.assert_allclose(ratio[:, 0], ratio[:, 1], rtol=0.02)
         canvases.setdefault(plan.canvas, set()).add(other.canvas)
     assert all(len(found) == 1 for found in canvases.values())  # as few CUDA graphs as the scan has
@@ -309,7 +309,7 @@ def test_box_features_of_annotated_boxes(
     pictures: Pictures, data: Dataset, discriminator: Discriminator
 ) -> None:
     show = batches_of(pictures, data.boxes)
-    plans = each_once(pictures.own, 3, 96, 192, images=np.array([1, 2, 5, 7]))
+    plans = each_once(pictures.sizes, 3, 96, 192, images=np.array([1, 2, 5, 7]))
     found = dict[int, Tensor]()
     for box, features in box_features(discriminator, show, plans):
         for b, feature in zip(box.tolist(), features, strict=True):
@@ -322,7 +322,7 @@ def test_box_features_of_annotated_boxes(
         for slot, b in enumerate(batch.box_index[0].tolist()):
             if b < 0:
                 continue
-            scale = torch.from_numpy(plan.sizes[0] / pictures.own[plan.images[0]]).flip(0)
+            scale = torch.from_numpy(plan.sizes[0] / pictures.sizes[plan.images[0]]).flip(0)
             box = torch.from_numpy(data.boxes.xyxy[b]).view(2, 2) * scale
             feature = discriminator.features(
                 batch.images, batch.sizes, box.view(1, 1, 4).float(), torch.ones(1, 1).bool()
@@ -342,7 +342,7 @@ def test_compare_given_pairs_equals_single_boxes(
     label = given.label % NOVEL
     pairs = Pairs.of(given.image, label, np.full(len(given), 0.5), xywh, rows[::-1])
     boxes = Boxes.of(given.image, xywh, label)
-    plans = each_once(pictures.own, 3, 96, 192)
+    plans = each_once(pictures.sizes, 3, 96, 192)
     own = replace(comparison, plans=plans)
     found = compare_given_pairs(pairs, boxes, own, batches_of(pictures, boxes))
     assert len(found) == len(pairs)

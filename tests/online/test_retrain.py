@@ -9,15 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
-from torch import Tensor
 
 from helpers import shapes
 from helpers.online_run import (
     LABELS,
     NO_TEACHER,
-    TEACHER,
-    log_of,
     mixed_pool,
     run_of,
     trained,
@@ -26,39 +22,12 @@ from helpers.online_run import (
 from helpers.tiny_run import hidden_boxes
 from mini_fsod import checkpoint
 from mini_fsod.config.schema import Online
-from mini_fsod.data.dataset import NO_BOXES, Boxes
+from mini_fsod.data.dataset import Boxes
 from mini_fsod.detector.settings import RoISettings
 from mini_fsod.errors import DataError, UserError
 from mini_fsod.labels import LabelMap
-from mini_fsod.loader.augment import draw_strong, strong_view
-from mini_fsod.online import health, retrain
 from mini_fsod.online.retrain import boxes_per_image, new_student, online
-from mini_fsod.online.targets import TrainingSet
-from mini_fsod.online.teacher import TeacherInputs, losses_with_teacher
 from mini_fsod.runs.detectors import new_detector
-from mini_fsod.train.ema import Average, warmed_decay
-
-GAUGES = {
-    *("mined", "online", "offline", "base", "pool", "agreed", "overlap", "found"),
-    f"found_{shapes.NOVEL}",
-    *("right", "confidence", "mined_loss", "precision", "agreement", "placement", "mined_share"),
-}
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return shapes.write_data(tmp_path_factory.mktemp("online") / "data")
-
-
-@pytest.fixture(scope="module")
-def with_teacher(data: Path) -> Path:
-    """The folder of a finished stage with a teacher. Not to be changed."""
-    folder = data.parent / "with-teacher"
-    trained(run_of(data, folder, mixed_pool(data), **TEACHER), folder / "online")
-    return folder / "online"
-
-
-# Without a teacher
 
 
 def test_online_saves_a_detector_of_all_classes(data: Path, tmp_path: Path) -> None:
@@ -92,24 +61,25 @@ def test_online_oracle_trains_on_all_hidden_boxes(data: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("images", ["taught", "no_background"])
 def test_online_oracle_treats_images_as_a_pool_of_all_boxes_does(
-    data: Path, tmp_path: Path, images: str
+    without_base: Path, tmp_path: Path, images: str
 ) -> None:
-    keys = {**NO_TEACHER, "online__images": images}
+    data, keys = without_base, {**NO_TEACHER, "online__images": images}
     wanted = trained(run_of(data, tmp_path, hidden_boxes(data), **keys), tmp_path / "1")
     oracle = run_of(data, tmp_path, [], **keys, online__oracle="true")
     assert trained(oracle, tmp_path / "2") == wanted
+    everywhere = run_of(data, tmp_path, [], **NO_TEACHER, online__oracle="true")
+    assert trained(everywhere, tmp_path / "3") != wanted
 
 
 @pytest.mark.slow
-def test_online_every_key_changes_the_training(data: Path, tmp_path: Path) -> None:
-    candidates = tmp_path / "mine" / "candidates.json"
-    candidates.parent.mkdir()
-    names = {n + 1: f"{n}.png" for n in range(8)}
+def test_online_every_key_changes_the_training(without_base: Path, tmp_path: Path) -> None:
+    data, candidates = without_base, tmp_path / "mine" / "candidates.json"
     rows = [
-        {"file_name": names[box["image_id"]], "category": shapes.NOVEL, "bbox": box["bbox"]}
-        | {"score": 0.5, "score_detector": 0.5, "cosine": None}
+        {"file_name": f"train/{box['image_id'] - 1}.png", "category": shapes.NOVEL}
+        | {"bbox": box["bbox"], "score": 0.5, "score_detector": 0.5, "cosine": None}
         for box in hidden_boxes(data)
     ]
+    candidates.parent.mkdir()
     candidates.write_text(json.dumps(rows))
     found = {}
     for n, keys in enumerate(
@@ -126,7 +96,6 @@ def test_online_every_key_changes_the_training(data: Path, tmp_path: Path) -> No
             {"online__iou_branch": "true", "online__iou_beta": 2},
         )
     ):
-        # one of the images has only hidden boxes, and the pool is empty there
         run = run_of(data, tmp_path, mixed_pool(data)[:2], **(NO_TEACHER | keys))
         found[str(keys)] = trained(run, tmp_path / str(n))
     assert len({*found.values()}) == len(found)
@@ -192,190 +161,6 @@ def test_new_student_is_random_from_the_seed(data: Path, tmp_path: Path) -> None
     )
     assert torch.equal(one, other)
     assert not torch.equal(one, third)
-
-
-# With a teacher
-
-
-def test_online_logs_the_gauges(with_teacher: Path) -> None:
-    lines = log_of(with_teacher)
-    assert [line["step"] for line in lines] == [5, 10, 12]
-    for line in lines:
-        assert line.keys() >= GAUGES
-        losses = [line[name] for name in line if name.startswith("loss_")]
-        assert len(losses) == 5
-        assert line["loss"] == pytest.approx(sum(losses))  # without the gauges
-        assert line["mined"] == pytest.approx(line["online"] + line["offline"])
-        assert line["precision"] == pytest.approx(line["right"] / line["mined"])
-        assert line["agreement"] == pytest.approx(line["agreed"] / line["pool"])
-        assert 0 < line["mined_share"] < 1
-    events = [*(with_teacher / "tensorboard").iterdir()]
-    assert b"online/agreement" in events[0].read_bytes()
-
-
-class Recorded:
-    """Student and teacher of a run, the inputs of the losses, and the weights at each update."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.student: Any = None
-        self.teacher: Any = None
-        self.inputs: list[TeacherInputs] = []
-        self.weights: list[tuple[Tensor, Tensor]] = []
-        update = Average.update
-
-        def recording_losses(student: Any, teacher: Any, *others: Any) -> Any:
-            self.student, self.teacher = student, teacher
-            losses = losses_with_teacher(student, teacher, *others)
-
-            def recording(inputs: TeacherInputs) -> dict[str, Tensor]:
-                self.inputs.append(inputs)
-                return losses(inputs)
-
-            return recording
-
-        def recording_update(average: Any) -> None:
-            update(average)
-            student, teacher = (
-                detector.predictor.boxes.bias.detach().clone()
-                for detector in (self.student, self.teacher)
-            )
-            self.weights.append((student, teacher))
-
-        monkeypatch.setattr(retrain, "losses_with_teacher", recording_losses)
-        monkeypatch.setattr(Average, "update", recording_update)
-
-
-def test_online_saves_the_teacher_which_averages_the_student(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recorded = Recorded(monkeypatch)
-    trained(run_of(data, tmp_path, mixed_pool(data), **TEACHER), tmp_path / "online")
-    saved = load_file(tmp_path / "online" / "checkpoint.safetensors")
-    difference = 0.0
-    for name, value in recorded.teacher.state_dict().items():
-        assert torch.equal(saved[name], value), name
-        other = recorded.student.state_dict()[name]
-        difference = max(difference, (value - other).abs().max().item())
-    assert difference > 1e-4
-    average = torch.zeros_like(recorded.weights[0][0])  # the first decay is 0
-    for n, (student, teacher) in enumerate(recorded.weights):
-        decay = warmed_decay(n, 0.8, 1.0)
-        average = decay * average + (1 - decay) * student
-        torch.testing.assert_close(teacher, average)
-    assert not any(parameter.requires_grad for parameter in recorded.teacher.parameters())
-
-
-@pytest.mark.parametrize("strong", [True, False])
-def test_online_shows_the_teacher_the_weak_view(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strong: bool
-) -> None:
-    """Both views have the same geometry."""
-    recorded, draws = Recorded(monkeypatch), []
-
-    def drawing(seed: int, plan: Any) -> Any:
-        draws.append(draw_strong(seed, plan))
-        return draws[-1]
-
-    monkeypatch.setattr(retrain, "draw_strong", drawing)
-    keys = TEACHER | {"online__strong": str(strong).lower(), "online__iterations": 3}
-    trained(run_of(data, tmp_path, mixed_pool(data), **keys), tmp_path / "online")
-    assert len(recorded.inputs) == 3
-    assert len(draws) == (3 if strong else 0)
-    for n, inputs in enumerate(recorded.inputs):
-        if strong:
-            assert torch.equal(inputs.strong, strong_view(inputs.weak, inputs.sizes, draws[n]))
-            assert not torch.equal(inputs.strong, inputs.weak)
-        else:
-            assert torch.equal(inputs.strong, inputs.weak)
-
-
-def test_online_shows_only_images_with_a_target_if_taught(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With one-box pictures of hidden objects there are images without a target."""
-    keys = TEACHER | {"online__delta": 0.999, "online__iterations": 8}
-
-    def without_target(images: str) -> int:
-        with monkeypatch.context() as patch:
-            recorded = Recorded(patch)
-            run = run_of(data, tmp_path, [], **keys, online__images=images)
-            trained(run, tmp_path / images)
-        return sum(int((~i.truth.valid.any(1)).sum()) for i in recorded.inputs)
-
-    assert without_target("all") > 0
-    assert without_target("no_background") > 0
-    assert without_target("taught") == 0
-
-
-def test_online_uses_hidden_boxes_only_for_a_gauge(
-    data: Path, tmp_path: Path, with_teacher: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def nothing_hidden(data: Any, labels: Any) -> TrainingSet:
-        return TrainingSet(data, NO_BOXES, NO_BOXES.area, NO_BOXES)
-
-    monkeypatch.setattr(retrain, "oracle", nothing_hidden)
-    monkeypatch.setattr(retrain, "count_hidden", lambda data, shots, labels: 0)
-    run = run_of(data, tmp_path, mixed_pool(data), **TEACHER)
-    wanted = (with_teacher / "checkpoint.safetensors").read_bytes()
-    assert trained(run, tmp_path / "online") == wanted
-    lines = log_of(tmp_path / "online")
-    assert all("right" not in line and "precision" not in line for line in lines)
-
-
-def test_online_has_no_precision_where_only_shots_are_annotated(data: Path, tmp_path: Path) -> None:
-    """All five novel boxes are shots: whether a mined box is right is unknown."""
-    keys = TEACHER | {"shots__k": 5, "online__iterations": 6}
-    trained(run_of(data, tmp_path, mixed_pool(data), **keys), tmp_path / "online")
-    lines = log_of(tmp_path / "online")
-    assert all("right" not in line and line["mined"] > 0 for line in lines)
-
-
-@pytest.mark.slow
-def test_online_every_key_of_the_teacher_changes_the_training(data: Path, tmp_path: Path) -> None:
-    found = {}
-    for n, keys in enumerate(
-        (
-            {},
-            {"online__delta": 0.9},
-            {"online__mingle__rpn": "false"},
-            {"online__mingle__rcnn": "false"},
-            {"online__iou_branch": "false"},
-            {"online__shots": "true"},
-            {"online__images": "taught"},
-        )
-    ):
-        run = run_of(
-            data, tmp_path, mixed_pool(data), **(TEACHER | {"online__iterations": 5} | keys)
-        )
-        found[str(keys)] = trained(run, tmp_path / str(n))
-    assert len({*found.values()}) == len(found)
-
-
-def test_online_trains_on_base_classes_with_an_empty_pool(data: Path, tmp_path: Path) -> None:
-    keys = TEACHER | {"online__delta": 0.9999, "online__iterations": 6}
-    trained(run_of(data, tmp_path, [], **keys), tmp_path / "online")
-    for line in log_of(tmp_path / "online"):
-        assert line["mined"] == line["pool"] == line["mined_loss"] == 0
-        assert "agreement" not in line
-        assert "precision" not in line
-
-
-def test_online_stops_a_collapsed_teacher_and_keeps_the_state(
-    data: Path, tmp_path: Path, with_teacher: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, folder = run_of(data, tmp_path, mixed_pool(data), **TEACHER), tmp_path / "online"
-    with monkeypatch.context() as patch:
-        for name, value in (
-            *(("MIN_READINGS", 1), ("SHORT_WINDOW", 1)),
-            *(("UNTRAINED", 10), ("BLIND", 1.1)),
-        ):
-            patch.setattr(health, name, value)
-        with pytest.raises(UserError, match="collapsed: at iteration 10, it takes everything"):
-            trained(run, folder)
-    assert (folder / "progress.pt").exists()  # of iteration 5
-    assert [line["step"] for line in log_of(folder)] == [5]
-    assert not (folder / "checkpoint.safetensors").exists()
-    assert trained(run, folder) == (with_teacher / "checkpoint.safetensors").read_bytes()
 
 
 def test_boxes_per_image_counts_images_as_often_as_they_are_shown() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from helpers.novel_boxes import A, B, C, D, targets
 from mini_fsod.config.schema import Mine, Online
 from mini_fsod.detector.backbone import NARROW
-from mini_fsod.detector.batch import Targets, joined
+from mini_fsod.detector.batch import Targets, join_targets
 from mini_fsod.detector.model import Detector, build
 from mini_fsod.detector.settings import RoISettings, RPNSettings
 from mini_fsod.online.targets import MinedInputs, losses_with_mined, with_mined
@@ -122,7 +122,7 @@ def losses_of(
 
 def rows(truth: Targets, mined: Targets, ignored: Targets = NO_BOX) -> Targets:
     """All rows as one set: the random samples depend on the number of rows too."""
-    return joined(joined(truth, mined), ignored)
+    return join_targets(join_targets(truth, mined), ignored)
 
 
 def test_losses_with_mined_are_those_of_the_same_targets(

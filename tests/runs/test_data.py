@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,13 @@ import torch
 from helpers import shapes, tiny
 from helpers.run_data import run_data
 from helpers.shapes import rewrite
-from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset
-from mini_fsod.data.subsets import testing_part as scored_part
+from mini_fsod.data.dataset import Dataset
 from mini_fsod.errors import UserError
 from mini_fsod.loader.schedule import Schedule
-from mini_fsod.runs import data as room
 from mini_fsod.runs.data import inputs_from
 from mini_fsod.train.distributed import Team
 
 CPU = torch.device("cpu")
-NOVEL = shapes.NOVEL
 
 
 def stems(data: Dataset) -> list[str]:
@@ -32,10 +30,7 @@ def data(tmp_path: Path) -> Path:
     return shapes.write_data(tmp_path / "data")
 
 
-# Classes
-
-
-def test_a_name_with_a_comma_is_one_class(data: Path) -> None:
+def test_labels_allows_commas_in_class_names(data: Path) -> None:
     labels = run_data(data).labels
     assert labels.base == ("red", "green")
     assert labels.novel == ("blue, light",)
@@ -43,17 +38,17 @@ def test_a_name_with_a_comma_is_one_class(data: Path) -> None:
     assert (two.base, two.novel) == (("green",), ("blue, light", "red"))
 
 
-def test_a_class_that_is_not_there(data: Path) -> None:
+def test_check_refuses_unknown_classes(data: Path) -> None:
     with pytest.raises(UserError, match='No such class in the data: "rde"\\. Did you mean "red"'):
         run_data(data, data__novel=["rde"]).check(["base"])
 
 
-def test_a_split_of_other_data(data: Path) -> None:
-    with pytest.raises(UserError, match='split "voc-split1" does not know: red'):
+def test_check_refuses_a_split_of_other_data(data: Path) -> None:
+    with pytest.raises(UserError, match='not in split "voc-split1": red'):
         run_data(data, data__novel=[], data__split="voc-split1").check(["base"])
 
 
-def test_a_base_class_without_a_box_is_left_out(
+def test_labels_leaves_out_base_classes_without_boxes(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Labelling sites export the name of the project as a class."""
@@ -61,54 +56,11 @@ def test_a_base_class_without_a_box_is_left_out(
         rewrite(path, lambda c: c["categories"].insert(0, {"id": 99, "name": "project"}))
     own = run_data(data)
     assert own.labels.base == ("red", "green")
-    assert "without a single box, left out: project" in capsys.readouterr().err
+    assert "classes without boxes left out: project" in capsys.readouterr().err
     assert own.shots.classes == shapes.CLASSES
 
 
-# Image sets
-
-
-def sets_of(**counts: tuple[int, int]) -> Dataset:
-    """Image sets with so many images, one after another, and boxes."""
-    start, subsets, boxes = 0, {}, []
-    for name, (images, with_boxes) in counts.items():
-        subsets[name] = np.arange(start, start + images)
-        boxes += list(range(start, start + with_boxes))
-        start += images
-    return Dataset(
-        kind="coco",
-        root=Path(),
-        classes=("a",),
-        category_ids=(1,),
-        ids=tuple(range(start)),
-        files=tuple(f"{n}.png" for n in range(start)),
-        sizes=np.full((start, 2), 50),
-        boxes=Boxes.of(boxes, [[1, 1, 5, 5]] * len(boxes), [0] * len(boxes)) if boxes else NO_BOXES,
-        sources=("",) * start,
-        subsets=subsets,
-    )
-
-
-@pytest.mark.parametrize(
-    ("counts", "part"),
-    [
-        ({}, None),
-        ({"train": (3, 3)}, None),
-        ({"train": (3, 3), "test": (2, 2)}, "test"),
-        ({"train": (3, 3), "test": (2, 0), "val": (2, 2)}, "val"),  # a test without boxes
-        ({"train": (3, 3), "test": (2, 2), "val": (2, 2)}, "test"),
-        ({"train": (3, 3), "valid": (2, 1)}, "valid"),
-        ({"train2017": (3, 3), "val2017": (2, 1)}, "val2017"),
-        ({"train": (3, 3), "val2014": (2, 1), "val2017": (2, 1)}, None),  # who knows
-    ],
-)
-def test_the_image_set_to_score_on(counts: dict[str, tuple[int, int]], part: str | None) -> None:
-    assert scored_part(sets_of(**counts)) == part
-
-
-def test_nothing_that_is_tested_is_trained_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_train_leaves_out_test_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """VOC2012 alone: its test has no boxes, and trainval holds val."""
     root = tiny.write_voc(tmp_path / "voc", "VOC2012")
     lists = root / "VOC2012" / "ImageSets" / "Main"
@@ -125,14 +77,14 @@ def test_nothing_that_is_tested_is_trained_on(
     assert "trainval shares 1 image with the test set" in capsys.readouterr().err
 
 
-def test_image_sets_without_a_usual_name(tmp_path: Path) -> None:
+def test_train_takes_image_sets_of_any_name(tmp_path: Path) -> None:
     own = run_data(shapes.write_data(tmp_path / "data", ("monday", "tuesday", "val")))
     assert len(own.train) == 16
     assert own.test is not None
     assert len(own.test) == 4
 
 
-def test_the_base_set(data: Path) -> None:
+def test_base_has_base_boxes_only(data: Path) -> None:
     own = run_data(data)
     base = own.base
     assert base.classes == ("red", "green")
@@ -140,54 +92,23 @@ def test_the_base_set(data: Path) -> None:
     assert len(base) == len(np.unique(own.train.boxes.image[own.train.boxes.label < 2]))
 
 
-def test_no_base_class(data: Path) -> None:
+def test_check_refuses_data_without_base_boxes(data: Path) -> None:
     own = run_data(data, data__novel=shapes.CLASSES)
-    with pytest.raises(UserError, match="not a single box of a base class"):
+    with pytest.raises(UserError, match="no boxes of base classes"):
         own.check(["base"])
 
 
-# Targets
-
-
-def test_boxes_that_cannot_be_learnt_are_told(
-    data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_train_notes_unusable_boxes(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def spoil(content: dict[str, Any]) -> None:
         content["annotations"][0]["bbox"] = [5, 5, 0, 0]
         content["annotations"][1]["bbox"] = [1e6, 5, 10, 10]
 
     rewrite(data / "annotations" / "train.json", spoil)
     _ = run_data(data).train
-    assert "2 boxes without area or outside of the picture left out" in capsys.readouterr().err
+    assert "2 boxes with no area or outside the picture left out" in capsys.readouterr().err
 
 
-def test_what_lies_outside_its_picture_is_no_target(data: Path) -> None:
-    path = data / "annotations" / "train.json"
-    boxes = [
-        [-9, 5, 9, 9],
-        [5, -9, 9, 9],
-        [64, 5, 9, 9],
-        [5, 64, 9, 9],
-        [63, 63, 9, 9],
-        [-8, -8, 9, 9],
-    ]
-
-    def move(content: Any) -> None:
-        own = [a for a in content["annotations"] if a["category_id"] < 3]
-        for annotation, box in zip(own, boxes, strict=False):
-            annotation.update(bbox=box, image_id=1)
-        content["annotations"] = own[: len(boxes)]
-
-    rewrite(path, move)
-    found = run_data(data).train
-    assert found.sizes[0].tolist() == [64, 64]
-    assert room.is_target(found).tolist() == [False] * 4 + [True] * 2
-
-
-# Batches
-
-
-def test_one_batch_is_cut_for_processes_and_parts(data: Path) -> None:
+def test_feed_splits_a_batch_over_processes_and_parts(data: Path) -> None:
     own = run_data(data)
     batches, sizes = own.batches(own.base)
     schedule = Schedule(sizes, 4, (64,), 96, seed=0)
@@ -198,32 +119,69 @@ def test_one_batch_is_cut_for_processes_and_parts(data: Path) -> None:
         enumerate(zip(whole.batches(0), *(half.batches(0) for half in halves), strict=True)), 3
     ):
         pieces = [piece for part in parts for piece in part]
-        assert [len(piece[0]) for piece in pieces] == [1, 1, 1, 1]
-        for place in range(len(one) - 1):
-            assert torch.equal(torch.cat([piece[place] for piece in pieces]), one[place])
-        assert [int(piece[-1]) for piece in pieces] == [n + (first << 32) for first in range(4)]
-    again = next(whole.batches(2))[0]
-    assert torch.equal(again[0], next(islice(whole.batches(0), 2, None))[0][0])
+        assert [len(piece.images) for piece in pieces] == [1, 1, 1, 1]
+        for name in ("images", "sizes"):
+            joined = torch.cat([getattr(piece, name) for piece in pieces])
+            assert torch.equal(joined, getattr(one, name))
+        for name in ("boxes", "labels", "valid"):
+            joined = torch.cat([getattr(piece.targets, name) for piece in pieces])
+            assert torch.equal(joined, getattr(one.targets, name))
+        assert [int(piece.draw) for piece in pieces] == [n + (first << 32) for first in range(4)]
+    (resumed,), (third,) = next(whole.batches(2)), next(islice(whole.batches(0), 2, None))
+    assert torch.equal(resumed.images, third.images)
     assert len(whole.images(0)) == 4
     assert set(whole.images(0)) <= set(own.base.files)
 
 
-def test_other_boxes_are_other_batches(data: Path) -> None:
-    def identity() -> str:
-        own = run_data(data)
-        batches, sizes = own.batches(own.base)
-        schedule = Schedule(sizes, 4, (64,), 96, seed=0)
-        return own.feed(own.base, schedule, inputs_from(batches, CPU), Team(), 1).identity
-
-    before = identity()
-    assert identity() == before
-    room._read.cache_clear()  # as a later process would read it
-    path = data / "annotations" / "train.json"
+def move_a_box(root: Path) -> Path:
+    path = root / "annotations" / "train.json"
     rewrite(path, lambda content: content["annotations"][0].update(bbox=[1, 1, 9, 9]))
-    assert identity() != before
+    return root
 
 
-def test_no_image_set_for_tests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_feed_identity_depends_on_boxes(tmp_path: Path) -> None:
+    def identity(root: Path) -> str:
+        run = run_data(root)
+        batches, sizes = run.batches(run.base)
+        schedule = Schedule(sizes, 4, (64,), 96, seed=0)
+        return run.feed(run.base, schedule, inputs_from(batches, CPU), Team(), 1).identity
+
+    first, copy, other = (shapes.write_data(tmp_path / name / "data") for name in "abc")
+    assert identity(first) == identity(copy)
+    assert identity(first) != identity(move_a_box(other))
+
+
+@pytest.mark.parametrize("part", ["train", "base", "mined", "shots", "test"])
+def test_digest_of_depends_on_content_alone(tmp_path: Path, part: str) -> None:
+    first, copy, other = (shapes.write_data(tmp_path / name / "data") for name in "abc")
+    (copy / "train" / "0.png").touch()
+    digest = run_data(first).digest_of(part)
+    assert digest == run_data(copy).digest_of(part)
+    move_a_box(other)
+    rewrite(
+        other / "annotations" / "test.json",
+        lambda content: content["annotations"][0].update(bbox=[1, 1, 9, 9]),
+    )
+    assert (digest == run_data(other, shots__seed=1).digest_of(part)) is False
+
+
+def test_digest_of_shots_does_not_depend_on_their_folder(tmp_path: Path) -> None:
+    digests = set()
+    for name in "ab":
+        root = shapes.write_data(tmp_path / name / "data")
+        content = shapes.pictures(tmp_path / name / "mine", 3, seed=7)
+        (tmp_path / name / "mine" / "shots.json").write_text(json.dumps(content))
+        file = tmp_path / name / "mine" / "shots.json"
+        digests.add(run_data(root, shots__file=file).digest_of("shots"))
+    assert len(digests) == 1
+
+
+def test_digest_of_a_missing_test_set_is_none(tmp_path: Path) -> None:
+    data = run_data(shapes.write_data(tmp_path / "data", ("train",)))
+    assert data.digest_of("test") is None
+
+
+def test_check_notes_a_missing_test_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = run_data(shapes.write_data(tmp_path / "data", ("train",)))
     own.check(["base"])
-    assert "no image set for tests (data.test): nothing will be scored" in capsys.readouterr().err
+    assert "no test set, so nothing will be scored" in capsys.readouterr().err

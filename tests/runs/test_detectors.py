@@ -117,5 +117,5 @@ def test_load_detector_refuses_another_architecture(
 
 
 def test_load_detector_names_a_missing_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"transfer/{checkpoint.NAME}: there is no such checkpoint"):
+    with pytest.raises(UserError, match=f"transfer/{checkpoint.NAME}: .* does not exist"):
         load_detector(run_of(tmp_path, config_of()), "transfer")

@@ -1,6 +1,4 @@
-"""A class that the data has never heard of: its boxes lie in a file of their own, with pictures of
-their own, and nothing else is known of it.
-"""
+"""A new class that only the file of shots has, with pictures of its own."""
 
 from __future__ import annotations
 
@@ -10,19 +8,17 @@ from typing import Any
 
 import pytest
 
-from mini_fsod.config.load import resolve
+from helpers import shapes
+from helpers.tiny_run import config
+from mini_fsod.config.schema import STAGES
 from mini_fsod.runs import stages
-from runs import small
 
 SHORT = {
     "transfer__data": "known",
-    "mine__cut": 0.01,
     "mine__alpha": 0.0,
     "online__iterations": 2,
-    "online__batch": 4,
     "online__shots": "true",
     "tune__iterations": 2,
-    "tune__batch": 4,
     "tune__data": "known",
 }
 
@@ -36,35 +32,35 @@ def without(content: dict[str, Any], labels: tuple[int, ...]) -> dict[str, Any]:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    data = small.write_data(tmp_path / "photos")
+    data = shapes.write_data(tmp_path / "photos")
     for part in ("train", "test"):
         path = data / "annotations" / f"{part}.json"
-        path.write_text(json.dumps(without(small.json_of(path), (3,))))
+        path.write_text(json.dumps(without(shapes.json_of(path), (3,))))
     return data
 
 
 @pytest.fixture
 def parts(tmp_path: Path) -> Path:
     """Pictures of the same names as the data's."""
-    content = small.pictures(tmp_path / "parts", 4, seed=7)
+    content = shapes.pictures(tmp_path / "parts", 4, seed=7)
     (tmp_path / "parts" / "parts.json").write_text(json.dumps(without(content, (1, 2))))
     return tmp_path / "parts" / "parts.json"
 
 
-def test_it_is_learnt_and_mined(photos: Path, parts: Path, tmp_path: Path) -> None:
-    (tmp_path / "small.yaml").touch()
-    settings = resolve(str(tmp_path / "small.yaml"), small.sets(photos, shots__file=parts, **SHORT))
+def test_run_learns_and_mines_a_class_that_only_the_shots_have(
+    photos: Path, parts: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "run"
-    results = stages.run(settings, out)
-    assert list(results["stages"]) == ["base", "transfer", "mine", "online", "tune"]
+    results = stages.run(config(photos, shots__file=parts, **SHORT), out)
+    assert list(results["stages"]) == [*STAGES]
     for stage in ("transfer", "online", "tune"):
         figures = results["stages"][stage]
-        assert [*figures["per_class"]] == ["red", "green", small.NOVEL]
+        assert [*figures["per_class"]] == ["red", "green", shapes.NOVEL]
         assert figures["nAP50"] is None  # nobody has drawn one in the test pictures
         assert figures["bAP50"] is not None
-    pool = small.json_of(out / "mine" / "pool.json")
-    assert [c["name"] for c in pool["categories"]] == ["red", "green", small.NOVEL]
+    pool = shapes.json_of(out / "mine" / "pool.json")
+    assert [c["name"] for c in pool["categories"]] == ["red", "green", shapes.NOVEL]
     mined = {a["category_id"] for a in pool["annotations"]}
     assert mined == {pool["categories"][2]["id"]}
     assert not (out / "mine" / "audit.json").exists()
-    assert results["shots"]["k"] == len(small.json_of(parts)["annotations"])
+    assert results["shots"]["k"] == len(shapes.json_of(parts)["annotations"])

@@ -33,7 +33,14 @@ import os, signal
 from mini_fsod.detector.model import Detector
 Detector.detect = lambda *args, **more: os.kill(os.getpid(), signal.SIGKILL)
 """
-TEACHER = {**SHORT, "online__iterations": 12, "online__ema": 0.8, "online__delta": 0.2}
+TEACHER = {
+    **SHORT,
+    "mine__threshold": 0.5,
+    "online__start": "transfer",
+    "online__iterations": 12,
+    "online__ema": 0.8,
+    "online__delta": 0.2,
+}
 
 
 def killed_at(stage: str, file: str, n: int, before: bool) -> str:

@@ -1,4 +1,4 @@
-"""The K shots of a run: drawn, from official lists, or from a file with pictures anywhere."""
+"""The K shots of a run: drawn, from published lists, or from a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mini_fsod.data.dataset import NO_BOXES, Dataset
 from mini_fsod.data.subsets import arranged, with_base_boxes
 from mini_fsod.errors import UserError
 from mini_fsod.loader.schedule import Schedule
-from mini_fsod.online.targets import Learnt, with_shots
+from mini_fsod.online.targets import TrainingSet, with_shots
 from mini_fsod.runs.data import RunData
 
 
@@ -29,7 +29,7 @@ def stems(data: Dataset) -> list[str]:
     return [Path(file).stem for file in data.files]
 
 
-def test_shots_are_drawn_from_the_training_images(data: Path) -> None:
+def test_drawn_shots_come_from_the_training_images(data: Path) -> None:
     own = run_data(data, shots__k=2)
     assert np.bincount(own.shots.boxes.label).tolist() == [2, 2, 2]
     assert own.shots.classes == shapes.CLASSES
@@ -41,7 +41,7 @@ def test_shots_are_drawn_from_the_training_images(data: Path) -> None:
     assert set(elsewhere.shots.files) <= set(elsewhere.test.files)
 
 
-def test_too_few_boxes_are_told_before_anything_runs(data: Path) -> None:
+def test_check_refuses_too_few_boxes_for_stages_that_need_shots(data: Path) -> None:
     own = run_data(data, shots__k=50)
     with pytest.raises(UserError, match='Too few boxes for 50 shots: "red" has'):
         own.check(["base", "transfer"])
@@ -71,7 +71,7 @@ ANCHORS = (32, 64, 128, 256, 512)
         (ANCHORS, True, ["transfer"], {"transfer__checkpoint": "a.safetensors"}, 0),
     ],
 )
-def test_tiny_shots_of_new_classes_are_told_before_anything_runs(
+def test_check_notes_tiny_shots_before_transfer(
     data: Path,
     anchors: tuple[int, ...],
     smaller: bool,
@@ -88,12 +88,12 @@ def test_tiny_shots_of_new_classes_are_told_before_anything_runs(
     path.write_text(json.dumps(content))
     run_data(data, detector__anchors=anchors, **more).check(stages)
     err = capsys.readouterr().err
-    assert err.count(" pixels where the detector looks") == told
+    assert err.count(" pixels at the detector's scale") == told
     assert err.count(f"{NOVEL}: 1 of 1 shot ") == told
 
 
 @pytest.mark.parametrize("layout", shapes.WRITE)
-def test_shots_that_mini_sample_wrote(tmp_path: Path, mini: Any, layout: str) -> None:
+def test_shots_from_a_file_of_mini_sample(tmp_path: Path, mini: Any, layout: str) -> None:
     root = shapes.WRITE[layout](tmp_path / "data")
     out = tmp_path / "elsewhere" / "shots.json"
     code, _, err = mini("sample", root, "--novel", "red", "--shots", 2, "-o", out)
@@ -110,16 +110,16 @@ def boxes(data: Dataset) -> list[tuple[str, str, tuple[float, ...]]]:
     return sorted((data.files[i], data.classes[c], tuple(box.round(3))) for i, c, box in rows)
 
 
-def test_a_sample_of_another_data_set(data: Path, tmp_path: Path, mini: Any) -> None:
+def test_check_refuses_a_sample_of_another_data_set(data: Path, tmp_path: Path, mini: Any) -> None:
     """Told before anything runs."""
     other = shapes.write_yolo(tmp_path / "yolo")
     out = tmp_path / "shots.json"
     assert mini("sample", other, "--novel", "red", "--shots", 2, "-o", out)[0] == 0
-    with pytest.raises(UserError, match=r"shots\.json: \d pictures? of it cannot be found"):
+    with pytest.raises(UserError, match=r"shots\.json: \d pictures? not found"):
         run_data(data, data__novel=["red"], shots__file=out).check(["base", "transfer"])
 
 
-def test_a_file_of_shots_with_pictures_of_its_own(data: Path, tmp_path: Path) -> None:
+def test_shots_from_file_may_have_pictures_elsewhere(data: Path, tmp_path: Path) -> None:
     content = shapes.pictures(tmp_path / "mine", 3, seed=7)
     (tmp_path / "mine" / "shots.json").write_text(json.dumps(content))
     own = run_data(data, shots__file=tmp_path / "mine" / "shots.json")
@@ -129,7 +129,7 @@ def test_a_file_of_shots_with_pictures_of_its_own(data: Path, tmp_path: Path) ->
     assert next(iter(batches([plan]))).images.shape[:2] == (3, 3)
 
 
-def test_pictures_of_the_same_name_are_not_the_same(data: Path, tmp_path: Path) -> None:
+def test_shots_from_file_tells_pictures_of_one_name_apart(data: Path, tmp_path: Path) -> None:
     """Base boxes of the data's own pictures are not taught on others that are called alike; those
     of a picture that is the data's own, seen from another folder, are.
     """
@@ -137,7 +137,7 @@ def test_pictures_of_the_same_name_are_not_the_same(data: Path, tmp_path: Path) 
     content = shapes.pictures(other / "train", 3, seed=7)
     for image in content["images"]:
         image["file_name"] = f"train/{image['file_name']}"
-    theirs = run_data(data).data.path(3)
+    theirs = run_data(data).whole.path(3)
     (other / "linked.png").symlink_to(theirs)
     content["images"].append({"id": 99, "file_name": "linked.png", "width": 72, "height": 48})
     (other / "shots.json").write_text(json.dumps(content))
@@ -150,12 +150,13 @@ def test_pictures_of_the_same_name_are_not_the_same(data: Path, tmp_path: Path) 
     there = [box for box in boxes(everything) if box[0] == shots.files[3] and box[1] != NOVEL]
     assert boxes(taught) == sorted([*boxes(shots), *there])
     assert len(there) > 0
-    learnt = with_shots(Learnt(everything, NO_BOXES, np.zeros(0), NO_BOXES), shots, own.labels)
+    base = TrainingSet(everything, NO_BOXES, np.zeros(0), NO_BOXES)
+    learnt = with_shots(base, shots, own.labels)
     assert len(learnt.data) == len(everything) + 3
     assert all(Path(learnt.data.path(i)).exists() for i in range(len(learnt.data)))
 
 
-def test_a_file_of_shots_says_how_many_there_are(
+def test_shots_per_class_is_that_of_the_file(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_data(data, shots__k=2).shots_per_class == 2
@@ -170,12 +171,12 @@ def test_a_file_of_shots_says_how_many_there_are(
     capsys.readouterr()
     own = run_data(data, shots__file=shots, shots__k=2)
     assert own.shots_per_class == 5
-    assert "has 5 boxes of a class: shots.k, 2, is idle" in " ".join(
+    assert "has 5 boxes per class: shots.k=2 has no effect" in " ".join(
         capsys.readouterr().err.split()
     )
 
 
-def test_a_file_of_shots_that_lacks_a_class(data: Path, tmp_path: Path) -> None:
+def test_shots_from_file_draws_missing_base_classes(data: Path, tmp_path: Path) -> None:
     """Of base classes there are boxes in the data, of new ones there are none."""
     content = shapes.pictures(tmp_path / "mine", 4, seed=7)
     drawn = content["annotations"]
@@ -186,10 +187,12 @@ def test_a_file_of_shots_that_lacks_a_class(data: Path, tmp_path: Path) -> None:
         path.write_text(json.dumps(content | {"annotations": left}))
         return run_data(data, shots__file=path)
 
-    with pytest.raises(UserError, match=r"shots\.json: there is no shot of blue, light; it knows"):
+    with pytest.raises(UserError, match=r"shots\.json: no shots of blue, light. Its classes"):
         given(without=3).check(["transfer"])
     content["categories"][2]["name"] = "Blue, light"
-    with pytest.raises(UserError, match=r'knows red, green, Blue, light\. Did you mean "Blue, li'):
+    with pytest.raises(
+        UserError, match=r'Its classes: red, green, Blue, light\. Did you mean "Blue, li'
+    ):
         given(without=0).check(["transfer"])
     content["categories"][2]["name"] = NOVEL
     own = given(without=2)
@@ -202,7 +205,7 @@ def test_a_file_of_shots_that_lacks_a_class(data: Path, tmp_path: Path) -> None:
     assert len({*own.shots.files}) == len(own.shots)
 
 
-def test_official_lists(tmp_path: Path) -> None:
+def test_drawn_shots_follow_official_lists(tmp_path: Path) -> None:
     root = shapes.write_voc(tmp_path / "data")
     lists = tmp_path / "lists.json"
     of = {"red": ["trainval0"], "green": ["trainval1"], NOVEL: ["trainval2"]}
@@ -211,7 +214,7 @@ def test_official_lists(tmp_path: Path) -> None:
     assert stems(own.shots) == ["trainval0", "trainval1", "trainval2"]
     assert [own.labels.classes[c] for c in own.shots.boxes.label] == ["red", "green", NOVEL]
     assert "trainval6" in stems(run_data(root, shots__official=str(lists), shots__seed=1).shots)
-    with pytest.raises(UserError, match="no official lists of 3 shots"):
+    with pytest.raises(UserError, match="no official lists for K = 3"):
         run_data(root, shots__official=str(lists), shots__k=3).check(["transfer"])
-    with pytest.raises(UserError, match="do not know the classes green, red"):
+    with pytest.raises(UserError, match="do not have the classes green, red"):
         run_data(root, shots__official="voc").check(["transfer"])

@@ -156,7 +156,7 @@ def learn_alone(home: Path, name: str, section: Training = SECTION, **how: Any) 
         loop.LOG_EVERY_ELSEWHERE = before
 
 
-def test_two_processes_do_what_one_does(home: Path) -> None:
+def test_train_in_two_processes_equals_one(home: Path) -> None:
     """What each divides its losses by is the number of samples in the whole batch."""
     assert small.in_team(2, learn, home, "two") == [0, 0]
     assert len(curve(home / "whole-0")) == 3
@@ -165,7 +165,7 @@ def test_two_processes_do_what_one_does(home: Path) -> None:
 
 
 @pytest.mark.slow
-def test_accumulation_is_the_whole_batch_where_parts_have_as_many_samples(home: Path) -> None:
+def test_accumulation_equals_the_whole_batch_with_equal_samples(home: Path) -> None:
     learn_alone(home, "even", even=True)
     learn_alone(home, "even parts", changed(accumulate=2), even=True)
     assert_alike(home / "even parts-0", home / "even-0")
@@ -177,14 +177,14 @@ def test_accumulation_is_the_whole_batch_where_parts_have_as_many_samples(home: 
 
 
 @pytest.mark.slow
-def test_two_processes_that_accumulate(home: Path) -> None:
+def test_train_in_two_processes_with_accumulation(home: Path) -> None:
     learn_alone(home, "fourths", changed(accumulate=4), even=True)
     assert small.in_team(2, learn, home, "four", changed(accumulate=2), True) == [0, 0]
     assert_alike(home / "four-0", home / "fourths-0")
 
 
 @pytest.mark.slow
-def test_a_detector_goes_on_bitwise(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_resumes_a_detector_bit_equal(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Backbone, sampling and NMS too."""
     section = changed(iterations=4, save_seconds=0)
     learn_alone(home, "unbroken", section, whole=True)
@@ -219,7 +219,7 @@ def talk(own: Team, folder: Path) -> None:
     wait_for_all(own)
 
 
-def test_what_processes_tell_each_other(tmp_path: Path) -> None:
+def test_collectives(tmp_path: Path) -> None:
     assert small.in_team(2, talk, tmp_path) == [0, 0]
 
 
@@ -236,7 +236,7 @@ def slow_clocks(own: Team, folder: Path) -> None:
     assert trained.iterations == 60
 
 
-def test_one_clock_decides_about_minutes(tmp_path: Path) -> None:
+def test_train_uses_the_leaders_clock_for_minutes(tmp_path: Path) -> None:
     assert small.in_team(2, slow_clocks, tmp_path) == [0, 0]
     state = states.read_state(tmp_path)
     assert state is not None
@@ -249,7 +249,7 @@ def no_number_in_one_part(own: Team, folder: Path) -> None:
         train_small(model.losses, model, folder, feed, own)
 
 
-def test_no_number_in_one_process_stops_all(tmp_path: Path) -> None:
+def test_train_stops_all_processes_at_a_nonfinite_loss(tmp_path: Path) -> None:
     assert small.in_team(2, no_number_in_one_part, tmp_path) == [0, 0]
     state = states.read_state(tmp_path)
     assert state is not None
@@ -264,7 +264,7 @@ def other_folders(own: Team, folder: Path) -> None:
         train_small(model.losses, model, place, team=own)
 
 
-def test_a_folder_that_is_not_shared(tmp_path: Path) -> None:
+def test_train_refuses_a_folder_that_is_not_shared(tmp_path: Path) -> None:
     small.stopped(tmp_path / "0", 7)
     codes = small.in_team(2, other_folders, tmp_path)
     assert codes[1] == 0
@@ -274,14 +274,14 @@ def test_a_folder_that_is_not_shared(tmp_path: Path) -> None:
 # Alone
 
 
-def test_a_batch_that_cannot_be_shared(tmp_path: Path) -> None:
+def test_train_refuses_a_batch_that_cannot_be_split(tmp_path: Path) -> None:
     model = small.Small()
     with pytest.raises(UserError, match=r"batch of 4 images cannot be split into 3 .*3 processes"):
         train_small(model.losses, model, tmp_path, team=Team(0, 3))
     assert not list(tmp_path.iterdir())
 
 
-def test_alone_without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_team_is_alone_without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     with team(CPU) as own:
         assert own == Team(0, 1)
@@ -290,7 +290,7 @@ def test_alone_without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
         wait_for_all(own)
 
 
-def test_a_world_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_team_refuses_missing_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     for name in distributed.VARIABLES:
         monkeypatch.delenv(name, raising=False)
@@ -301,6 +301,8 @@ def test_a_world_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("device", "own"), [("cuda", "cuda:1"), ("cuda:0", "cuda:0"), ("cpu", "cpu")]
 )
-def test_a_gpu_for_each_process(monkeypatch: pytest.MonkeyPatch, device: str, own: str) -> None:
+def test_device_of_process_takes_one_gpu_each(
+    monkeypatch: pytest.MonkeyPatch, device: str, own: str
+) -> None:
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert distributed.device_of_process(torch.device(device)) == torch.device(own)

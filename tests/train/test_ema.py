@@ -12,17 +12,17 @@ from mini_fsod.train.ema import Average, warmed_decay
     ("step", "decay"),
     [(0, 0.0), (1, 1 / 11), (10, 0.5), (90, 0.9), (9989, 0.999), (9991, 0.999), (10**6, 0.999)],
 )
-def test_the_warm_up_of_the_decay(step: int, decay: float) -> None:
+def test_warmed_decay(step: int, decay: float) -> None:
     assert warmed_decay(step, 0.999) == pytest.approx(decay, abs=1e-6)
 
 
-def test_other_warm_ups() -> None:
+def test_warmed_decay_with_other_warm_ups() -> None:
     """At 1 it is the plain mean of all that was; without one a good start is kept."""
     assert [warmed_decay(n, 0.7, 1.0) for n in range(4)] == pytest.approx([0, 1 / 2, 2 / 3, 0.7])
     assert warmed_decay(0, 0.999, None) == 0.999
 
 
-def test_the_average_by_hand() -> None:
+def test_average_update() -> None:
     model = nn.Linear(1, 1, bias=False)
     average = Average(model, CPU)
     seen = []
@@ -36,7 +36,7 @@ def test_the_average_by_hand() -> None:
     assert model.weight.item() == 2.0
 
 
-def test_it_equals_a_loop_over_tensors() -> None:
+def test_average_equals_a_loop_over_tensors() -> None:
     """Weights and buffers of floats; what is frozen stays what it was."""
     model = Small()
     average = Average(model, CPU)

@@ -26,7 +26,7 @@ def steps(folder: Path) -> list[int]:
     return [json.loads(line)["step"] for line in (folder / log.FILE).read_text().splitlines()]
 
 
-def test_a_line_for_every_look(tmp_path: Path) -> None:
+def test_log_writes_a_line_at_once(tmp_path: Path) -> None:
     with Log(tmp_path, "base", 0, 20) as to:
         look(to, 5)
         assert steps(tmp_path) == [5]  # at once, not when it ends
@@ -52,7 +52,7 @@ def test_a_line_for_every_look(tmp_path: Path) -> None:
         (0, "", []),  # killed before its first state
     ],
 )
-def test_a_run_that_goes_on_drops_what_lies_beyond(
+def test_log_of_a_resumed_run_drops_later_lines(
     tmp_path: Path, start: int, torn: str, kept: list[int]
 ) -> None:
     with Log(tmp_path, "base", 0, 20) as to:
@@ -66,7 +66,7 @@ def test_a_run_that_goes_on_drops_what_lies_beyond(
     assert steps(tmp_path) == [*kept, start + 5]
 
 
-def test_reading_a_log_that_is_torn_or_absent(tmp_path: Path) -> None:
+def test_read_log_of_a_damaged_or_missing_file(tmp_path: Path) -> None:
     path = tmp_path / log.FILE
     assert log.read_log(path) == []
     path.write_text('{"step": 5}\n{"step": 10}\n{"st')
@@ -82,7 +82,7 @@ def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
 
 
-def test_tensorboard(tmp_path: Path) -> None:
+def test_log_writes_tensorboard_scalars(tmp_path: Path) -> None:
     with Log(tmp_path, "base", 0, 20) as to:
         look(to, 5)
     seen = events(tmp_path / "tensorboard")
@@ -92,7 +92,7 @@ def test_tensorboard(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("start", [10, 0])
-def test_tensorboard_after_a_kill(tmp_path: Path, start: int) -> None:
+def test_log_of_a_killed_run_shows_no_scalar_twice(tmp_path: Path, start: int) -> None:
     """What was seen up to the state stays, nothing is seen twice. A killed run closes no file."""
     killed = Log(tmp_path, "base", 0, 20)
     for step in (5, 10, 15):
@@ -127,7 +127,7 @@ def screen(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> io.StringIO:
         ({"step": 5, "speed": 10.4, "loss": 0.1}, "10 img/s  loss 0.100"),
     ],
 )
-def test_the_bar(
+def test_log_bar(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked: dict[str, Any], said: str
 ) -> None:
     told = screen(monkeypatch, terminal=True)
@@ -138,7 +138,9 @@ def test_the_bar(
     assert "base" in told.getvalue()
 
 
-def test_the_end_is_known_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_bar_when_the_total_is_known_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = screen(monkeypatch, terminal=True)
     with Log(tmp_path, "base", 0, None) as to:
         look(to, 5, None)
@@ -149,7 +151,9 @@ def test_the_end_is_known_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "10/20" in told.getvalue()
 
 
-def test_lines_where_there_is_no_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_prints_lines_without_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = screen(monkeypatch, terminal=False)
     with Log(tmp_path, "base", 0, 20) as to:
         look(to, 5)

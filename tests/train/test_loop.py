@@ -61,7 +61,7 @@ def naive(
         {"ema_warm_up": None},
     ],
 )
-def test_it_is_a_plain_loop(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_train_equals_a_plain_loop(tmp_path: Path, changes: dict[str, Any]) -> None:
     averaged, trained = run(tmp_path / "with", **changes)
     learned, _ = run(tmp_path / "without", ema=None, **changes)
     weights, average = naive(**changes)
@@ -73,13 +73,13 @@ def test_it_is_a_plain_loop(tmp_path: Path, changes: dict[str, Any]) -> None:
     assert torch.equal(learned.frozen.weight, small.Small().frozen.weight)
 
 
-def test_clipping_changes_something(tmp_path: Path) -> None:
+def test_clip_has_an_effect(tmp_path: Path) -> None:
     one, _ = run(tmp_path / "a", clip=0.1)
     other, _ = run(tmp_path / "b")
     assert not torch.allclose(one.last.weight, other.last.weight)
 
 
-def test_accumulation_is_the_whole_batch(tmp_path: Path) -> None:
+def test_accumulation_equals_the_whole_batch(tmp_path: Path) -> None:
     """With losses that are means over equally many: here without norms, which see their part."""
 
     def learned(accumulate: int) -> nn.Module:
@@ -101,7 +101,7 @@ def test_accumulation_is_the_whole_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bf16", [False, True])
-def test_bf16_is_a_flag(tmp_path: Path, bf16: bool) -> None:
+def test_bf16_switches_autocast(tmp_path: Path, bf16: bool) -> None:
     kinds = set()
     model = small.Small()
 
@@ -114,7 +114,7 @@ def test_bf16_is_a_flag(tmp_path: Path, bf16: bool) -> None:
     assert model.first.weight.dtype == torch.float32
 
 
-def test_what_is_logged(tmp_path: Path) -> None:
+def test_train_logs_mean_losses(tmp_path: Path) -> None:
     """A line for every look, and for the end; means of the losses since the last one."""
     every = []
     model = small.Small()
@@ -137,7 +137,7 @@ def test_what_is_logged(tmp_path: Path) -> None:
         assert line["rate"] == rate_at(b - 1, ITERATIONS, 0.05, 4, (2 / 3, 8 / 9))
 
 
-def test_who_watches_sees_every_look_and_may_stop(tmp_path: Path) -> None:
+def test_watch_gets_means_adds_values_and_can_stop(tmp_path: Path) -> None:
     """Gauges are told and not learnt from; what the watcher makes of them is logged too."""
     seen: list[tuple[int, float]] = []
     begun: list[int] = []
@@ -177,7 +177,7 @@ def test_who_watches_sees_every_look_and_may_stop(tmp_path: Path) -> None:
     assert_same(tmp_path / "watched", tmp_path / "plain")
 
 
-def test_a_gauge_that_is_no_number(tmp_path: Path) -> None:
+def test_train_refuses_a_nonfinite_gauge(tmp_path: Path) -> None:
     model = small.Small()
 
     def losses(inputs: Inputs) -> dict[str, torch.Tensor]:
@@ -207,7 +207,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], small.Hook]:
     return ticking
 
 
-def test_slow_iterations_are_told(
+def test_train_notes_slow_iterations(
     tmp_path: Path, clock: Callable[..., small.Hook], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And minutes are kept: without a GPU five of them may last for many."""
@@ -218,7 +218,9 @@ def test_slow_iterations_are_told(
     assert trained.iterations == 6
 
 
-def test_minutes_become_a_number(tmp_path: Path, clock: Callable[..., small.Hook]) -> None:
+def test_minutes_become_a_number_of_iterations(
+    tmp_path: Path, clock: Callable[..., small.Hook]
+) -> None:
     """Half a minute: settled after 15 s, at iteration 30 of 0.5 s each; 30 + 15 s * 2 are 60."""
     budget = {"iterations": None, "minutes": 0.5}
     _, trained = run(tmp_path / "whole", clock(0.5), **budget)
@@ -242,7 +244,9 @@ def test_minutes_become_a_number(tmp_path: Path, clock: Callable[..., small.Hook
         assert_same(folder, tmp_path / "whole")
 
 
-def test_the_number_is_kept_at_once(tmp_path: Path, clock: Callable[..., small.Hook]) -> None:
+def test_number_of_iterations_is_saved_at_once(
+    tmp_path: Path, clock: Callable[..., small.Hook]
+) -> None:
     """Not only when the next state is due."""
     budget = {"iterations": None, "minutes": 0.5, "save_seconds": 1000}
     with pytest.raises(small.StopError):
@@ -252,7 +256,7 @@ def test_the_number_is_kept_at_once(tmp_path: Path, clock: Callable[..., small.H
     assert (state["step"], state["total"]) == (30, 60)
 
 
-def test_stopped_before_the_number_is_known(
+def test_resume_before_the_number_of_iterations_is_known(
     tmp_path: Path, clock: Callable[..., small.Hook]
 ) -> None:
     """The seconds already spent count: 5 iterations took 2.5 s, 10 more take 20 s; 7.5 s are left
@@ -272,7 +276,9 @@ def test_stopped_before_the_number_is_known(
     ("bad", "kept"),
     [((7,), 5), ((5, 6), 5), ((9,), 5), ((10, 12), 10), ((22,), 20), ((3,), None)],
 )
-def test_a_loss_that_is_no_number(tmp_path: Path, bad: tuple[int, ...], kept: int | None) -> None:
+def test_train_refuses_a_nonfinite_loss(
+    tmp_path: Path, bad: tuple[int, ...], kept: int | None
+) -> None:
     with pytest.raises(UserError) as stop:
         run(tmp_path / "bad", ruined=bad)
     assert f"The loss loss_left is not finite at iteration {bad[0]} (from 0)" in stop.value.what
@@ -286,14 +292,14 @@ def test_a_loss_that_is_no_number(tmp_path: Path, bad: tuple[int, ...], kept: in
     assert_same(tmp_path / "bad", tmp_path / "good")
 
 
-def test_after_a_resume_the_iteration_is_named_too(tmp_path: Path) -> None:
+def test_nonfinite_loss_names_the_iteration_after_a_resume(tmp_path: Path) -> None:
     stopped(tmp_path, 12)
     with pytest.raises(UserError, match="loss_left is not finite at iteration 13 "):
         run(tmp_path, ruined=(13,))
 
 
 @pytest.mark.parametrize("bad", [9, 7, 22])
-def test_an_update_that_ruins_the_weights(tmp_path: Path, bad: int) -> None:
+def test_train_refuses_nonfinite_weights(tmp_path: Path, bad: int) -> None:
     """A finite loss without a finite gradient. No state is written with such weights."""
 
     def learned(folder: Path, root_at: int | None) -> None:

@@ -21,7 +21,7 @@ from mini_fsod.train import state as states
 
 @pytest.mark.parametrize("ema", [None, 0.9])
 @pytest.mark.parametrize("clip", [None, pytest.param(0.1, marks=pytest.mark.slow)])
-def test_a_stopped_run_ends_the_same(tmp_path: Path, ema: float | None, clip: float | None) -> None:
+def test_resumed_run_ends_bit_equal(tmp_path: Path, ema: float | None, clip: float | None) -> None:
     """States are written after 5, 10, 15, 20 and 23 iterations."""
     whole, _ = run(tmp_path / "whole", ema=ema, clip=clip)
     for iteration in (3, 5, 8, 13, 20, 22):
@@ -36,7 +36,7 @@ def test_a_stopped_run_ends_the_same(tmp_path: Path, ema: float | None, clip: fl
             assert torch.equal(a, b)
 
 
-def test_stopped_many_times(tmp_path: Path) -> None:
+def test_run_resumed_many_times_ends_bit_equal(tmp_path: Path) -> None:
     run(tmp_path / "whole")
     for iteration in (1, 6, 7, 11, 12, 18, 22):
         stopped(tmp_path / "often", iteration)
@@ -46,14 +46,14 @@ def test_stopped_many_times(tmp_path: Path) -> None:
     assert [line["step"] for line in lines] == [5, 10, 15, 20, 23]
 
 
-def test_a_finished_run_is_only_read(tmp_path: Path) -> None:
+def test_finished_run_is_not_trained_again(tmp_path: Path) -> None:
     whole, first = run(tmp_path)
     again, second = run(tmp_path, small.stop_at(ITERATIONS))
     torch.testing.assert_close(again.state_dict(), whole.state_dict(), rtol=0, atol=0)
     assert second == first
 
 
-def test_how_often_states_are_written_changes_nothing(tmp_path: Path) -> None:
+def test_save_seconds_does_not_change_the_result(tmp_path: Path) -> None:
     run(tmp_path / "often", save_seconds=0)
     run(tmp_path / "once", save_seconds=1000)
     stopped(tmp_path / "never", 20, save_seconds=1000)
@@ -61,7 +61,7 @@ def test_how_often_states_are_written_changes_nothing(tmp_path: Path) -> None:
     assert states.read_state(tmp_path / "never") is None
 
 
-def test_another_feed_is_refused(tmp_path: Path) -> None:
+def test_resume_refuses_another_feed(tmp_path: Path) -> None:
     stopped(tmp_path, 7)
     model, feed = small.Small(), small.feed_of()
     other = loop.Feed(feed.batches, feed.images, "other")
@@ -70,7 +70,7 @@ def test_another_feed_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ema", [0.9, None])
-def test_another_model_is_refused(tmp_path: Path, ema: float | None) -> None:
+def test_resume_refuses_another_model(tmp_path: Path, ema: float | None) -> None:
     stopped(tmp_path, 7, ema=None)
     model = small.Small()
     if ema is None:
@@ -130,7 +130,9 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("iteration", [0, 4, 5, 14, 22])
-def test_killed_before_an_iteration(tmp_path: Path, unbroken: Path, iteration: int) -> None:
+def test_resume_after_a_kill_before_an_iteration(
+    tmp_path: Path, unbroken: Path, iteration: int
+) -> None:
     assert wait_for(small.start(die_before, tmp_path, iteration)) == -signal.SIGKILL
     run(tmp_path)
     assert_same(tmp_path, unbroken)
@@ -140,7 +142,7 @@ def test_killed_before_an_iteration(tmp_path: Path, unbroken: Path, iteration: i
 @pytest.mark.parametrize(
     ("number", "share"), [(1, 0.5), (1, 1), (3, 0), (3, 0.9), (5, 0.5), (5, 1)]
 )
-def test_killed_while_a_state_is_written(
+def test_resume_after_a_kill_during_a_save(
     tmp_path: Path, unbroken: Path, number: int, share: float
 ) -> None:
     assert wait_for(small.start(die_writing, tmp_path, number, share)) == -signal.SIGKILL
@@ -152,7 +154,7 @@ def test_killed_while_a_state_is_written(
 
 
 @pytest.mark.slow
-def test_killed_again_and_again(tmp_path: Path, unbroken: Path) -> None:
+def test_resume_after_many_kills(tmp_path: Path, unbroken: Path) -> None:
     """At moments nobody chose, until one start is left to end."""
     draw = random.Random(0)
     kills = 0

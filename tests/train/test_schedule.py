@@ -29,16 +29,16 @@ THIRDS = (2 / 3, 8 / 9)
         (1, None, 0.010),
     ],
 )
-def test_rates(step: int, total: int | None, rate: float) -> None:
+def test_rate_at(step: int, total: int | None, rate: float) -> None:
     assert rate_at(step, total, 0.02, 4, THIRDS) == pytest.approx(rate)
 
 
-def test_without_warm_up_and_decay() -> None:
+def test_rate_at_without_warm_up_and_decay() -> None:
     assert [rate_at(n, 9, 0.3, 0, ()) for n in (0, 8)] == [0.3, 0.3]
 
 
 @given(st.integers(1, 500), st.integers(0, 50), st.integers(0, 499))
-def test_the_rate_only_falls_after_the_warm_up(total: int, warm_up: int, step: int) -> None:
+def test_rate_at_only_falls_after_the_warm_up(total: int, warm_up: int, step: int) -> None:
     now, then = (rate_at(n, total, 1.0, warm_up, THIRDS) for n in (step, step + 1))
     assert 0 < now <= 1
     assert then <= now or step < warm_up
@@ -55,7 +55,7 @@ def test_the_rate_only_falls_after_the_warm_up(total: int, warm_up: int, step: i
         (0.1, 3, True),
     ],
 )
-def test_when_a_budget_becomes_a_number(minutes: float, seconds: float, may: bool) -> None:
+def test_can_estimate(minutes: float, seconds: float, may: bool) -> None:
     assert can_estimate(minutes, seconds) is may
 
 
@@ -70,5 +70,5 @@ def test_when_a_budget_becomes_a_number(minutes: float, seconds: float, may: boo
         ([(0, 0), (70, 50)], 51),  # over the budget already: it ends at once
     ],
 )
-def test_how_many_iterations_fit_a_minute(looks: list[tuple[float, int]], fits: int) -> None:
+def test_iterations_in_budget(looks: list[tuple[float, int]], fits: int) -> None:
     assert iterations_in_budget(1, looks) == fits

@@ -29,7 +29,7 @@ def begun(steps: int, layout: torch.memory_format = torch.contiguous_format):
     return model, optimiser, average
 
 
-def test_what_a_state_holds() -> None:
+def test_snapshot_holds_copies_of_what_training_changes() -> None:
     """What learns and what moves; not what is frozen. Copies: training goes on meanwhile."""
     model, optimiser, average = begun(2)
     state = states.snapshot(model, optimiser, average)
@@ -45,7 +45,7 @@ def test_what_a_state_holds() -> None:
     assert torch.equal(state["weights"]["first.weight"], before)
 
 
-def test_before_the_first_step_there_is_no_momentum() -> None:
+def test_snapshot_before_the_first_step_has_no_momentum() -> None:
     model, optimiser, _ = begun(0)
     state = states.snapshot(model, optimiser, None)
     assert state["momentum"] == {}
@@ -54,7 +54,7 @@ def test_before_the_first_step_there_is_no_momentum() -> None:
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_there_and_back(tmp_path: Path, layout: torch.memory_format) -> None:
+def test_restore_gives_back_a_snapshot(tmp_path: Path, layout: torch.memory_format) -> None:
     """Through a file that torch reads without trust, into the layout that the weights have."""
     state = states.snapshot(*begun(3, layout))
     with states.StateWriter(tmp_path) as writer:
@@ -74,7 +74,7 @@ def test_there_and_back(tmp_path: Path, layout: torch.memory_format) -> None:
     assert kept.stride() == model.conv.weight.stride()
 
 
-def test_another_shape_is_refused() -> None:
+def test_restore_refuses_another_shape() -> None:
     state = states.snapshot(*begun(1))
     model, optimiser, average = begun(0)
     model.last = torch.nn.Linear(8, 3)
@@ -82,13 +82,13 @@ def test_another_shape_is_refused() -> None:
         states.restore(state, model, optimiser, average)
 
 
-def test_nothing_to_read(tmp_path: Path) -> None:
+def test_read_state_without_a_file(tmp_path: Path) -> None:
     assert states.read_state(tmp_path) is None
     assert states.read_state(tmp_path / "absent") is None
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.999])
-def test_a_damaged_file(tmp_path: Path, share: float) -> None:
+def test_read_state_refuses_a_damaged_file(tmp_path: Path, share: float) -> None:
     with states.StateWriter(tmp_path) as writer:
         writer.write(states.snapshot(*begun(1)))
     path = tmp_path / states.FILE
@@ -100,13 +100,13 @@ def test_a_damaged_file(tmp_path: Path, share: float) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"\x80\x02}q\x00.", b"PK\x03\x04" + b"x" * 50])
-def test_a_file_that_is_none(tmp_path: Path, content: bytes) -> None:
+def test_read_state_refuses_another_file(tmp_path: Path, content: bytes) -> None:
     (tmp_path / states.FILE).write_bytes(content)
     with pytest.raises(UserError, match="cannot be read"):
         states.read_state(tmp_path)
 
 
-def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
+def test_state_writer_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     """And nothing else."""
     with states.StateWriter(tmp_path) as writer:
         writer.write({"step": 5})
@@ -120,7 +120,7 @@ def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [other.name, states.FILE]
 
 
-def test_states_follow_one_another(tmp_path: Path) -> None:
+def test_state_writer_keeps_the_last_state(tmp_path: Path) -> None:
     with states.StateWriter(tmp_path) as writer:
         for step in range(20):
             writer.write({"step": step})
@@ -128,7 +128,7 @@ def test_states_follow_one_another(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [states.FILE]
 
 
-def test_a_state_that_cannot_be_written(tmp_path: Path) -> None:
+def test_state_writer_raises_on_a_failed_write(tmp_path: Path) -> None:
     """It is told by the next write, or at the end; the state before stays."""
     with states.StateWriter(tmp_path) as writer:
         writer.write({"step": 1})

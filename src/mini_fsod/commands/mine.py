@@ -54,7 +54,6 @@ def mine_command(
     Example: mini mine runs/first --set mine.alpha=2
     """
     from mini_fsod.config.load import resolve
-    from mini_fsod.runs import stages
 
     source = run / CONFIG_FILE
     if not is_file(source):
@@ -72,13 +71,17 @@ def mine_command(
     if extra is not None:
         changes.append(f"mine.extra={json.dumps(str(extra))}")
     config = resolve(str(source), changes)
+
+    from mini_fsod.runs import stages  # torch: only imported for a valid configuration
+
     if not stages.run(config, run, last="mine", command=command_line()):
         return  # torchrun: another process prints
     for folder in (run / "mine", run / "mine" / EXTRA):
         if is_file(folder / "thresholds.json"):
             console.table(mined_table(folder))
-            console.note(f"{folder}: pool.json, candidates.json, thresholds.json")
-    console.note(f"to train on the new pool: mini run {shlex.quote(str(run))}")
+            console.note(f"sheets, candidates and thresholds: {folder}")
+    console.note(f"mined boxes, which you may correct before training: {run / 'pool.json'}")
+    console.note(f"to train on them: mini run {shlex.quote(str(run))}")
 
 
 def mined_table(folder: Path) -> Table:

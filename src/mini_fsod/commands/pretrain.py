@@ -81,7 +81,7 @@ def pretrain_command(
     from mini_fsod.data.read import read
     from mini_fsod.device import torch_device
     from mini_fsod.discriminator.pretrain import SMALL, Pretraining, pretrain
-    from mini_fsod.loader.cache import default_folder
+    from mini_fsod.loader.cache import default_cache_folder
 
     torch_dev = torch_device(device)
     settings = Pretraining() if torch_dev.type == "cuda" else SMALL
@@ -95,7 +95,7 @@ def pretrain_command(
     data = read(images, subset)
     for line in data.notes:
         console.note(line)
-    trained = pretrain(data, out, settings, cache or default_folder(), torch_dev)
+    trained = pretrain(data, out, settings, cache or default_cache_folder(), torch_dev)
     if trained is None:
         console.note(f"{out}: already finished")
     else:

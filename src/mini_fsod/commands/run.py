@@ -65,18 +65,19 @@ def run_command(
     Example: mini run voc-320 --set data.root=data/VOCdevkit --shots 5
     """
     from mini_fsod.config.load import resolve
-    from mini_fsod.runs import stages
 
     source, default_out = _source_and_folder(config)
     settings = resolve(source, sets or [], split=split, shots=shots, seed=seed)
     out = out or default_out
+
+    from mini_fsod.runs import stages  # torch: only imported for a valid configuration
+
     results = stages.run(settings, out, first, last, command_line())
     if not results:  # torchrun: another process prints
         return
     console.table(stage_table(results))
     console.note(f"results: {out / 'results.json'}")
-    done = list(results["stages"])
-    if last is None and "tune" in done:
+    if "tune" in results["stages"]:
         console.note(f"try it: mini predict {shlex.quote(str(out))} IMAGES --draw drawn")
 
 

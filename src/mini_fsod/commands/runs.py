@@ -94,7 +94,10 @@ def prune_command(
     from mini_fsod.runs import store
 
     store.prune(folder, unused)
-    console.note(f"deleted: {_amount(unused)}")
+    deleted = [result for result in unused if not result.folder.exists()]
+    console.note(f"deleted: {_amount(deleted)}")
+    if len(deleted) < len(unused):
+        console.note(f"{_amount([r for r in unused if r not in deleted])} came into use meanwhile")
 
 
 def _kept(folder: Path) -> list[Kept]:

@@ -85,7 +85,7 @@ class Shots(Section):
         return value
 
 
-class DetectorKeys(Section):
+class DetectorSection(Section):
     backbone: str = "resnet50"  # resnet18 to resnet152, or a timm model
     # pretrained backbone: a name torchvision or timm knows, or a file; null: random weights
     weights: NameOrFile | None = None
@@ -234,8 +234,8 @@ class Transfer(Training):
     decay: Fractions = (0.9,)
 
 
-class DiscriminatorKeys(Section):
-    """The network that compares candidates with the shots (section 3.2)."""
+class DiscriminatorSection(Section):
+    """The network that compares candidates with the shots (section 3.3)."""
 
     # none, a file, or a name of torchvision or timm, as in resnet50:IMAGENET1K_V1
     weights: NameOrFile = "none"
@@ -250,7 +250,7 @@ class DiscriminatorKeys(Section):
 
 
 class Mine(Section):
-    """Offline mining (section 3.2)."""
+    """Offline mining (section 3.3)."""
 
     # a pool mined elsewhere (a run or a pool.json). Change it to train on the pool of another run
     pool: PoolPath | None = None
@@ -302,7 +302,7 @@ class Mingle(Section):
 
 
 class Online(Training):
-    """Re-training on base boxes and mined ones, with a teacher that mines on (section 3.3)."""
+    """Re-training on base boxes and mined ones, with a teacher that mines on (section 3.4)."""
 
     # start from the backbone's weights, or from the few-shot detector
     start: Literal["weights", "transfer"] = "weights"
@@ -341,7 +341,7 @@ class Online(Training):
 
 
 class Tune(Training):
-    """The last fine-tuning, on the K shots (section 3.3)."""
+    """The last fine-tuning, on the K shots (section 4.4)."""
 
     reference_rate: ClassVar[float] = 0.001
 
@@ -366,12 +366,12 @@ class Config(Section):
     device: Device = "auto"
     data: Data = Data()
     shots: Shots = Shots()
-    detector: DetectorKeys = DetectorKeys()
+    detector: DetectorSection = DetectorSection()
     views: Views = Views()
     train: Train = Train()
     base: Base = Base()
     transfer: Transfer = Transfer()
-    discriminator: DiscriminatorKeys = DiscriminatorKeys()
+    discriminator: DiscriminatorSection = DiscriminatorSection()
     mine: Mine = Mine()
     online: Online = Online()
     tune: Tune = Tune()

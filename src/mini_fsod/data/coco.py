@@ -135,25 +135,25 @@ def _checked_id(
     columns: _Columns, key: str, noun: str, index: int, record: Mapping[str, Any]
 ) -> tuple[int | None, str]:
     """(id or None, the record's name in messages)."""
-    place = f"{key}[{index}]"
+    where = f"{key}[{index}]"
     if "id" not in record:
-        columns.report("key-missing", place, '"id" is missing', "add an integer id")
+        columns.report("key-missing", where, '"id" is missing', "add an integer id")
     elif not _integer(record["id"]):
         what = f"id {shown(record['id'])} is not an integer"
-        columns.report("id-wrong", place, what, "use integer ids")
+        columns.report("id-wrong", where, what, "use integer ids")
         columns.wrong_ids[key].update(_intended_ids(record["id"]))
     else:
         return record["id"], f"{noun} {record['id']}"
-    return None, place
+    return None, where
 
 
-def _checked_name(columns: _Columns, place: str, record: Mapping[str, Any], key: str) -> str:
+def _checked_name(columns: _Columns, where: str, record: Mapping[str, Any], key: str) -> str:
     name = record.get(key)
     if not isinstance(name, str) or not name.strip():
-        columns.report("key-missing", place, f'"{key}" is missing or empty', f"add {key}")
+        columns.report("key-missing", where, f'"{key}" is missing or empty', f"add {key}")
     elif not is_text(name):
         what = f"{key} {shown(name)} is not valid Unicode"
-        columns.report("name-wrong", place, what, "rename it")
+        columns.report("name-wrong", where, what, "rename it")
     else:
         return name
     return ""
@@ -163,20 +163,20 @@ def _is_new(columns: _Columns, key: str, number: int, name: str, before: str | N
     """Whether the id is new. An id with two names is ambiguous, and neither is used."""
     if before is None:
         return True
-    place = f"{'image' if key == 'images' else 'category'} {number}"
+    where = f"{'image' if key == 'images' else 'category'} {number}"
     if before == name:
         what = f"the record appears twice ({shown(name)})"
-        columns.report("record-duplicate", place, what, "remove one of them")
+        columns.report("record-duplicate", where, what, "remove one of them")
     else:
         what = f"id used twice, for {shown(before)} and {shown(name)}; its boxes may mean either"
-        columns.report("id-duplicate", place, what, "use another id")
+        columns.report("id-duplicate", where, what, "use another id")
         columns.ambiguous_ids[key].add(number)
     return False
 
 
 def _category(columns: _Columns, index: int, record: Mapping[str, Any]) -> None:
-    number, place = _checked_id(columns, "categories", "category", index, record)
-    name = _checked_name(columns, place, record, "name").strip()
+    number, where = _checked_id(columns, "categories", "category", index, record)
+    name = _checked_name(columns, where, record, "name").strip()
     if number is None:
         return
     if not name:
@@ -186,13 +186,13 @@ def _category(columns: _Columns, index: int, record: Mapping[str, Any]) -> None:
 
 
 def _image(columns: _Columns, index: int, record: Mapping[str, Any]) -> None:
-    number, place = _checked_id(columns, "images", "image", index, record)
-    name = _checked_name(columns, place, record, "file_name").replace("\\", "/")
+    number, where = _checked_id(columns, "images", "image", index, record)
+    name = _checked_name(columns, where, record, "file_name").replace("\\", "/")
     if name and not stays_inside(name, columns.up):
         what = f"{shown(name)} is outside the data folder"
-        columns.report("path-outside", place, what, "use a path inside it")
+        columns.report("path-outside", where, what, "use a path inside it")
         name = ""
-    size = _size(columns, place, record)
+    size = _size(columns, where, record)
     if number is None:
         return
     if not name:
@@ -206,17 +206,17 @@ def _image(columns: _Columns, index: int, record: Mapping[str, Any]) -> None:
         columns.sizes.extend(size)
 
 
-def _size(columns: _Columns, place: str, record: Mapping[str, Any]) -> tuple[int, int]:
+def _size(columns: _Columns, where: str, record: Mapping[str, Any]) -> tuple[int, int]:
     width: Any = record.get("width")
     height: Any = record.get("height")
     if _integer(width) and _integer(height) and 0 < width < 2**31 and 0 < height < 2**31:
         return width, height
     missing = " and ".join(f'"{k}"' for k in ("width", "height") if record.get(k) is None)
     if missing:
-        columns.report("size-missing", place, f"{missing} missing", SIZE_FIX)
+        columns.report("size-missing", where, f"{missing} missing", SIZE_FIX)
     else:
         what = f"{shown(width)} x {shown(height)} is not a valid picture size"
-        columns.report("size-wrong", place, what, SIZE_FIX)
+        columns.report("size-wrong", where, what, SIZE_FIX)
     return 0, 0
 
 
@@ -227,7 +227,7 @@ def _annotation(columns: _Columns, index: int, record: Mapping[str, Any]) -> Non
     category: Any = get("category_id")
     box: Any = get("bbox")
     crowd, ignore, difficult = get("iscrowd", 0), get("ignore", 0), get("difficult", 0)
-    sound = (
+    valid = (
         type(number) is type(image) is type(category) is int
         and type(box) is list
         and len(box) == 4
@@ -236,7 +236,7 @@ def _annotation(columns: _Columns, index: int, record: Mapping[str, Any]) -> Non
         and ignore in FLAGS
         and difficult in FLAGS
     )
-    if not sound:
+    if not valid:
         _wrong_annotation(columns, index, record)
         return
     try:
@@ -259,32 +259,32 @@ def _annotation(columns: _Columns, index: int, record: Mapping[str, Any]) -> Non
     columns.flags.append((1 if crowd else 0) | (2 if ignore else 0) | (4 if difficult else 0))
 
 
-def _wrong_area(columns: _Columns, place: str, area: Any) -> None:
+def _wrong_area(columns: _Columns, where: str, area: Any) -> None:
     what = f"area {shown(area)} is not a finite number >= 0"
-    columns.report("area-wrong", place, what, "correct it, or remove area")
+    columns.report("area-wrong", where, what, "correct it, or remove area")
 
 
 def _wrong_annotation(columns: _Columns, index: int, record: Mapping[str, Any]) -> None:
     """All problems of a record; kept out of `_annotation`, which runs for millions."""
-    _, place = _checked_id(columns, "annotations", "annotation", index, record)
+    _, where = _checked_id(columns, "annotations", "annotation", index, record)
     for key in ("image_id", "category_id", "bbox"):
         if key not in record:
-            columns.report("key-missing", place, f'"{key}" is missing', f"add {key}")
+            columns.report("key-missing", where, f'"{key}" is missing', f"add {key}")
         elif key == "bbox":
             box = record[key]
             if type(box) is not list or len(box) != 4 or not {*map(type, box)} <= NUMBERS:
                 what = f"bbox {_shown_box(box)} is not four numbers"
-                columns.report("box-shape", place, what, "use [x, y, width, height]")
+                columns.report("box-shape", where, what, "use [x, y, width, height]")
         elif not _integer(record[key]):
             what = f"{key} {shown(record[key])} is not an integer"
-            columns.report("id-wrong", place, what, "use an id from the file")
+            columns.report("id-wrong", where, what, "use an id from the file")
     for key in ("iscrowd", "ignore", "difficult"):
         if record.get(key, 0) not in FLAGS:
             what = f"{key} is {shown(record[key])}, not 0 or 1"
-            columns.report("flag-wrong", place, what, "use 0 or 1")
+            columns.report("flag-wrong", where, what, "use 0 or 1")
     area = record.get("area", 0)
     if type(area) not in NUMBERS or not 0 <= area <= MOST_AREA:
-        _wrong_area(columns, place, area)
+        _wrong_area(columns, where, area)
 
 
 def _shown_box(box: Any) -> str:
@@ -326,8 +326,8 @@ def _resolve(columns: _Columns, root: Path) -> Dataset:
     repeated[np.unique(ids, return_index=True)[1]] = False
     columns.wrong_annotations(repeated, "id-duplicate", lambda _: "id used twice", "use another id")
     _report_shared_names(columns)
-    sound = np.flatnonzero((image >= 0) & (label >= 0) & ~ambiguous_image & ~ambiguous_label)
-    flags = np.array(columns.flags, dtype=np.int64)[sound]
+    kept = np.flatnonzero((image >= 0) & (label >= 0) & ~ambiguous_image & ~ambiguous_label)
+    flags = np.array(columns.flags, dtype=np.int64)[kept]
     data = Dataset(
         kind="coco",
         root=root,
@@ -337,11 +337,11 @@ def _resolve(columns: _Columns, root: Path) -> Dataset:
         files=tuple(columns.files),
         sizes=np.array(columns.sizes, dtype=np.int64).reshape(-1, 2),
         boxes=Boxes.of(
-            image[sound],
-            np.array(columns.boxes, dtype=np.float64).reshape(-1, 4)[sound],
-            label[sound],
-            area=np.array(columns.areas, dtype=np.float64)[sound],
-            record=ids[sound],
+            image[kept],
+            np.array(columns.boxes, dtype=np.float64).reshape(-1, 4)[kept],
+            label[kept],
+            area=np.array(columns.areas, dtype=np.float64)[kept],
+            record=ids[kept],
             crowd=flags & 1 > 0,
             ignore=flags & 2 > 0,
             difficult=flags & 4 > 0,
@@ -378,5 +378,5 @@ def _index(values: Ints, table: Ints) -> Ints:
     if len(table) == 0:
         return np.full(len(values), -1, dtype=np.int64)
     order = np.argsort(table)
-    place = order[np.minimum(np.searchsorted(table, values, sorter=order), len(table) - 1)]
-    return np.where(table[place] == values, place, -1).astype(np.int64)
+    index = order[np.minimum(np.searchsorted(table, values, sorter=order), len(table) - 1)]
+    return np.where(table[index] == values, index, -1).astype(np.int64)

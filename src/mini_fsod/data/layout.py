@@ -71,8 +71,8 @@ def coco_files(folder: Path) -> tuple[dict[str, Path], list[str]]:
     # the last one: COCO's spelling, if there are two
     places = [folder / n for n in names if n.lower() == "annotations"][-1:]
     found = []
-    for place in (*(p for p in places if is_folder(p)), folder):
-        found += [place / n for n in listing(place) if n.lower().endswith(".json")]
+    for parent in (*(p for p in places if is_folder(p)), folder):
+        found += [parent / n for n in listing(parent) if n.lower().endswith(".json")]
     heads = {p: _head(p) for p in found if not p.name.startswith(NOT_BOXES)}
     # a JSON list holds detections, not annotations; broken files stay, and become problems
     found = [p for p, head in heads.items() if not head.startswith(b"[")]
@@ -121,21 +121,21 @@ def locate_pictures(path: Path, files: Sequence[str]) -> tuple[Path, tuple[str, 
     named like the image set (maybe inside "images"), or in "data". The folder with most of them is
     taken. Names with ".." are relative to the file.
     """
-    home = data_folder(path)
+    folder = data_folder(path)
     file_folder = (
-        f"{Path(os.path.normpath(path.parent.absolute())).name}/" if home != path.parent else ""
+        f"{Path(os.path.normpath(path.parent.absolute())).name}/" if folder != path.parent else ""
     )
     named = path.stem.removeprefix("instances_")
     prefixes = dict.fromkeys([file_folder, "", "images/", f"{named}/", f"images/{named}/", "data/"])
     tried = [files[i * len(files) // TRIED] for i in range(TRIED)] if files else []
     found = {
         prefix: sum(
-            is_file(home / _below(prefix, file_folder, name)) for name in dict.fromkeys(tried)
+            is_file(folder / _below(prefix, file_folder, name)) for name in dict.fromkeys(tried)
         )
         for prefix in prefixes
     }
     best = max(found, key=lambda prefix: (found[prefix], not prefix))
-    return home, tuple(_below(best, file_folder, name) for name in files)
+    return folder, tuple(_below(best, file_folder, name) for name in files)
 
 
 def _below(prefix: str, file_folder: str, name: str) -> str:

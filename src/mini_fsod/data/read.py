@@ -81,8 +81,8 @@ def _read_file(path: Path, root: Path | None) -> tuple[Dataset, list[Problem]]:
 def _read_located(path: Path, file: str) -> tuple[Dataset, list[Problem]]:
     """A COCO file, with its pictures located."""
     data, problems = read_coco(path, file, up=int(data_folder(path) != path.parent))
-    home, files = locate_pictures(path, data.files)
-    return replace(data, root=home, files=files), problems
+    folder, files = locate_pictures(path, data.files)
+    return replace(data, root=folder, files=files), problems
 
 
 def _read_folder(path: Path, subset: str | None) -> tuple[Dataset, list[Problem]]:
@@ -100,10 +100,10 @@ def _read_folder(path: Path, subset: str | None) -> tuple[Dataset, list[Problem]
         return _with_note(foreign, *_read_coco_files(data_folder(path), files, subset))
     years = other_folders(path)
     if years:
-        home = path
+        folder = path
         if any(map(is_xml, names)) and not any(map(is_picture, names)):
-            home = data_folder(path)  # the folder "annotations" of a data set was given
-        return _with_note(foreign, *read_voc(home, years))
+            folder = data_folder(path)  # the folder "annotations" of a data set was given
+        return _with_note(foreign, *read_voc(folder, years))
     others = find_configs(path, names)
     if len(others) == 1:
         return read_yolo(path / others[0])

@@ -55,7 +55,7 @@ def voc_folders(root: Path) -> list[str]:
 
 
 def _has_xml(folder: Path) -> bool:
-    """Whether a folder is VOC's Annotations: spelt like that, and not full of JSON."""
+    """Whether a folder is VOC's Annotations: spelled exactly so, and not full of JSON."""
     if not is_folder(folder):
         return False
     try:
@@ -89,8 +89,8 @@ def other_folders(root: Path) -> list[str]:
 
 def _annotations(folder: Path, names: list[str]) -> str:
     """The folder of XML files called Annotations, in any case; "" if there is none."""
-    spelt = [n for n in names if n.lower() == "annotations"]
-    return next((n for n in spelt if any(map(is_xml, names_in(folder / n)))), "")
+    found = [n for n in names if n.lower() == "annotations"]
+    return next((n for n in found if any(map(is_xml, names_in(folder / n)))), "")
 
 
 def _is_beside_pictures(names: list[str]) -> bool:
@@ -135,8 +135,8 @@ def _year(root: Path, prefix: str, problems: list[Problem]) -> _Year:
         return [n for n in found if is_text(n)]
 
     names = readable(prefix)
-    spelt = _annotations(root / prefix, names) or ("Annotations" if "Annotations" in names else "")
-    annotations = f"{prefix}{spelt}/" if spelt else prefix
+    name = _annotations(root / prefix, names) or ("Annotations" if "Annotations" in names else "")
+    annotations = f"{prefix}{name}/" if name else prefix
     folders = [
         n for d in DIRECTORIES for n in names if n.lower() == d and is_folder(root / prefix / n)
     ]
@@ -255,14 +255,14 @@ def _objects(
     tree: Element, report: Report
 ) -> Iterator[tuple[int, str, tuple[float, float, float, float], bool]]:
     for n, part in enumerate(tree.findall("object"), start=1):
-        place = f"object {n}"
+        record = f"object {n}"
         name = (part.findtext("name") or "").strip()
         if not name:
-            report("key-missing", place, "<name> is missing or empty", "name the class")
+            report("key-missing", record, "<name> is missing or empty", "name the class")
             continue
         box = part.find("bndbox")
         if box is None:
-            report("key-missing", place, "<bndbox> is missing", "add the box or remove the object")
+            report("key-missing", record, "<bndbox> is missing", "add the box or remove the object")
             continue
         try:
             x1, y1, x2, y2 = (
@@ -270,12 +270,12 @@ def _objects(
             )
         except ValueError:
             what = "xmin, ymin, xmax, ymax are not four numbers"
-            report("box-shape", place, what, "correct the box")
+            report("box-shape", record, what, "correct the box")
             continue
         difficult = (part.findtext("difficult") or "").strip()
         if difficult not in ("", "0", "1"):
             what = f"<difficult> is {shown(difficult)}, not 0 or 1"
-            report("flag-wrong", place, what, "use 0 or 1")
+            report("flag-wrong", record, what, "use 0 or 1")
             continue
         # VOC counts pixels from 1, and xmax is the last one; our boxes have edges from 0
         yield n, name, (x1 - 1, y1 - 1, x2 - x1 + 1, y2 - y1 + 1), difficult == "1"

@@ -201,8 +201,10 @@ def _pictures(
         path = _find_below(root, base if isinstance(base, str) else "", entry)
         if path is None:
             what = f"{shown(entry)} does not exist below the data folder"
-            hint = nearest(entry, _folders(root)) or " Paths are relative to its folder."
-            report("set-missing", key, what, f"correct data.yaml.{hint}")
+            if hint := nearest(entry, _folders(root)):
+                what += f".{hint}"
+            fix = "correct data.yaml; paths are relative to its folder"
+            report("set-missing", key, what, fix)
             continue
         relative = path.relative_to(real(root)).as_posix()
         if is_folder(path):

@@ -1,8 +1,8 @@
-"""What travels between the steps of the detector: padded batches with a mask of what is real.
+"""The batches that the steps of the detector exchange: padded tensors with a mask of valid rows.
 
-All are named tuples of tensors, so that `torch.compile` and CUDA graphs take them as they are.
-B images, G ground-truth boxes an image, P proposals, S samples, C classes, D detections. Boxes are
-float32, left, top, right, bottom in pixels of the canvas. Labels are 0 .. C-1.
+All are NamedTuples of tensors, which `torch.compile` and CUDA graphs take as they are. B images,
+G ground-truth boxes per image, P proposals, S samples, C classes, D detections. Boxes are float32:
+left, top, right, bottom in pixels of the canvas. Labels are 0 .. C-1.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor
 class Targets(NamedTuple):
     """Ground truth. A row is a target (`valid`), a region to ignore (`ignore`), or padding.
 
-    What would be background, but overlaps a region to ignore so much that it would not be
-    background had the region been a target, carries no loss. A valid box must have an area.
+    Background samples that overlap a region to ignore, so much that they would not be background if
+    the region were a target, carry no loss. A valid box must have an area.
     """
 
     boxes: Tensor  # (B, G, 4)
@@ -30,20 +30,20 @@ class Targets(NamedTuple):
     no_negatives: Tensor | None = None  # (B,) bool: images whose background carries no loss
 
 
-def joined(these: Targets, those: Targets) -> Targets:
-    """The rows of both, these first, as plain targets: without regions to ignore and weights."""
-    return Targets(*(torch.cat(pair, 1) for pair in zip(these[:3], those[:3], strict=True)))
+def join_targets(first: Targets, second: Targets) -> Targets:
+    """The rows of both, without regions to ignore and weights."""
+    return Targets(*(torch.cat(pair, 1) for pair in zip(first[:3], second[:3], strict=True)))
 
 
-def placed(labels: Tensor, classes: int | None) -> Tensor | None:
-    """`Targets.box_weights` (B, G) by which only the first `classes` have box losses; None: all."""
+def class_box_weights(labels: Tensor, classes: int | None) -> Tensor | None:
+    """`Targets.box_weights` (B, G) that give only the first `classes` box losses; None for all."""
     return None if classes is None else (labels < classes).float()
 
 
 def pad_targets(boxes: Sequence[Tensor], labels: Sequence[Tensor], width: int = 0) -> Targets:
     """Targets of images with different numbers of boxes: lists of (n, 4) and (n,).
 
-    Padded to the longest, or to `width` rows when that is more: a fixed width compiles once.
+    Padded to the longest, or to `width` rows if that is more: a fixed width compiles once.
     """
     rows = max([width, 1, *(len(b) for b in boxes)])
     device = boxes[0].device
@@ -60,25 +60,25 @@ def pad_targets(boxes: Sequence[Tensor], labels: Sequence[Tensor], width: int = 
 
 
 class PaddedBoxes(NamedTuple):
-    """Boxes given from outside, for example mined ones to be tried as proposals."""
+    """Boxes given to the detector as additional proposals, such as mined ones."""
 
     boxes: Tensor  # (B, E, 4)
     valid: Tensor  # (B, E) bool
 
 
 class Proposals(NamedTuple):
-    """The RPN's boxes, best first, then the extra ones; padding is zero boxes."""
+    """The RPN's boxes, best first, then the given ones; padding is zero boxes."""
 
     boxes: Tensor  # (B, P, 4)
-    logits: Tensor  # (B, P) objectness; -inf for padding, +inf for extra ones
+    logits: Tensor  # (B, P) objectness; -inf for padding, +inf for given ones
     valid: Tensor  # (B, P) bool
-    settled: Tensor  # (B,) bool: NMS came to rest, the proposals are exact
+    settled: Tensor  # (B,) bool: NMS had enough rounds, the proposals are exact
 
 
 class Samples(NamedTuple):
     """The anchors or RoIs that carry loss."""
 
-    rows: Tensor  # (B, S) int64: which of the anchors or RoIs
+    rows: Tensor  # (B, S) int64: indices of anchors or RoIs
     valid: Tensor  # (B, S) bool
 
 
@@ -93,7 +93,7 @@ class Regions(NamedTuple):
 
 
 class RoIOutputs(NamedTuple):
-    """What the heads say of R regions, float32."""
+    """The outputs of the heads for R regions, float32."""
 
     logits: Tensor  # (..., R, 1 + C): the background, then the classes
     deltas: Tensor  # (..., R, C, 4)
@@ -101,7 +101,7 @@ class RoIOutputs(NamedTuple):
 
 
 class ScoredProposals(NamedTuple):
-    """Every proposal with its score and box for every class, before anything is chosen."""
+    """Every proposal with its score and box for every class, before thresholds and NMS."""
 
     proposals: Proposals
     scores: Tensor  # (B, P, C) softmax probability
@@ -110,11 +110,11 @@ class ScoredProposals(NamedTuple):
 
 
 class Detections(NamedTuple):
-    """The chosen boxes, best first."""
+    """The boxes after thresholds and NMS, best first."""
 
     boxes: Tensor  # (B, D, 4)
     scores: Tensor  # (B, D)
     labels: Tensor  # (B, D) int64
     valid: Tensor  # (B, D) bool
     proposal: Tensor  # (B, D) int64: row of the proposal it came from
-    exact: Tensor  # (B,) bool: no fixed size or number of rounds was too small
+    exact: Tensor  # (B,) bool: whether all fixed sizes and numbers of rounds were enough

@@ -78,11 +78,11 @@ class Predictor(nn.Module):
         nn.init.zeros_(self.boxes.bias)
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits (R, 1 + C) and deltas (R, C, 4) of vectors (R, width)."""
+        """Logits (R, 1 + C) and deltas (R, C, 4) of vectors (R, width). R = 0 is fine."""
         with torch.autocast(hidden.device.type, enabled=False):
             hidden = hidden.float()
             deltas = self.boxes(hidden)
-            return self.classifier(hidden), deltas.view(len(deltas), -1, 4)
+            return self.classifier(hidden), deltas.view(len(deltas), deltas.shape[1] // 4, 4)
 
 
 class IoUBranch(nn.Module):

@@ -148,7 +148,7 @@ def feed_of(pictures: Pictures, batch: int, how: Pretraining, device: torch.devi
 
     def batches(start: int) -> Generator[Sequence[Inputs]]:
         for n in count(start):
-            plan = draw_crops(schedule.plan(n), pictures.kept, size, crops, how.flip, how.seed)
+            plan = draw_crops(schedule.plan(n), pictures.stored, size, crops, how.flip, how.seed)
             views = resident.batch(plan)
             colours = draw_colours(plan, how.seed)
             yield [(coloured(views.images, views.sizes, colours), views.sizes)]

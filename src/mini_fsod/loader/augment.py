@@ -1,9 +1,9 @@
-"""The strong view of a batch: colours, blur and erasings on top of the weak view's geometry.
+"""Strong augmentation: colour jitter, grey, blur and erasing, as in Unbiased Teacher.
 
-The weak view is the batch itself (flip and scale). protocol.md, section 3, "weak, strong views":
-Unbiased Teacher's list. All chances are drawn on the host from (seed, step) alone, for the global
-batch: a resumed run and any number of ranks see the same views. The device works on the whole
-batch, without loops over images and without waiting.
+The weak view is the batch itself (flip and scale); the strong view has the same geometry. All
+random numbers are drawn on the host from (seed, step) alone, for the global batch: a resumed run
+and any number of ranks get the same views. The device works on the whole batch, without loops over
+images and without waiting.
 """
 
 from __future__ import annotations
@@ -19,11 +19,16 @@ from mini_fsod.data.dataset import Floats, Ints
 from mini_fsod.loader.resident import upload
 from mini_fsod.loader.schedule import STRONG, Plan, random_words, uniform
 
-JITTER = (0.4, 0.4, 0.4, 0.1)  # most change of brightness, contrast, saturation; of hue, in turns
+JITTER = (
+    0.4,
+    0.4,
+    0.4,
+    0.1,
+)  # largest change of brightness, contrast, saturation, and hue in turns
 P_JITTER, P_GREY, P_BLUR = 0.8, 0.2, 0.5
 SIGMA = (0.1, 2.0)
 RADIUS = 6  # three times the largest sigma
-# (chance, least and most share of the image's area, least and most height to width)
+# (probability, range of the share of the image's area, range of height / width)
 ERASINGS = ((0.7, 0.05, 0.2, 0.3, 3.3), (0.5, 0.02, 0.2, 0.1, 6.0), (0.3, 0.02, 0.2, 0.05, 8.0))
 TRIES = 10  # rectangles drawn until one fits, as in torchvision's RandomErasing
 
@@ -32,10 +37,10 @@ GREY = (0.2989, 0.587, 0.114)  # ITU-R 601, rounded as in torchvision
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StrongDraw:
-    """The chances of one batch of b images."""
+    """Random numbers for the strong view of b images."""
 
-    order: tuple[int, ...]  # of brightness, contrast, saturation, hue: one order for the batch
-    colour: Floats  # (b, 4) their strengths; 1, 1, 1, 0 change nothing
+    order: tuple[int, ...]  # of brightness, contrast, saturation, hue
+    colour: Floats  # (b, 4) their strengths; 1, 1, 1, 0 for no change
     grey: Floats  # (b,) 1 or 0
     sigma: Floats  # (b,) of the blur; 0: none
     erase: Ints  # (b, 3, 4) top, left, height, width; height 0: none
@@ -43,7 +48,7 @@ class StrongDraw:
 
 
 def draw_strong(seed: int, plan: Plan) -> StrongDraw:
-    """What to do to the plan's images. The order of colour operations is drawn once a batch."""
+    """Draws for the plan's images; the order of the colour operations is one for the batch."""
     each = 9 + len(ERASINGS) * (1 + 4 * TRIES)
     words = random_words(4 + plan.batch * each, seed, STRONG, plan.step)
     order = tuple(np.argsort(words[:4], kind="stable").tolist())
@@ -69,10 +74,10 @@ def draw_strong(seed: int, plan: Plan) -> StrongDraw:
 def _rectangle(
     sizes: Ints, u: Floats, chance: float, small: float, large: float, flat: float, tall: float
 ) -> Ints:
-    """(b, 4) top, left, height, width of a random rectangle: the first of the tries that fits.
+    """(b, 4) top, left, height, width of a random rectangle, as in torchvision's RandomErasing.
 
-    As torchvision's RandomErasing: the area's share is uniform, the ratio of the sides uniform in
-    its logarithm. Height 0 where chance says no or no try fits.
+    The share of the area is uniform, the ratio of the sides log-uniform; the first try that fits is
+    used. Height 0 where the image is not erased or no try fits.
     """
     height, width = sizes[:, :1], sizes[:, 1:]
     tries = u[:, 1:].reshape(len(u), 4, TRIES)
@@ -91,9 +96,9 @@ def _rectangle(
 def strong_view(images: Tensor, sizes: Tensor, draw: StrongDraw) -> Tensor:
     """The strong view (B, 3, H, W) uint8 of a weak one; sizes (B, 2) height, width of each image.
 
-    What lies around an image on the canvas stays as it is.
+    The canvas around an image does not change.
     """
-    draws = upload(laid_out(draw), images.device)
+    draws = upload(pack_draws(draw), images.device)
     if images.is_cuda:
         from mini_fsod.kernels import augment as kernels  # Triton is there where CUDA is
 
@@ -101,8 +106,8 @@ def strong_view(images: Tensor, sizes: Tensor, draw: StrongDraw) -> Tensor:
     return plain_view(images, sizes, draws, draw.order)
 
 
-def laid_out(draw: StrongDraw) -> NDArray[np.float32]:
-    """A batch's chances as rows (23, b): colour, grey, sigma, noise, erasings, the order."""
+def pack_draws(draw: StrongDraw) -> NDArray[np.float32]:
+    """The draws as rows (23, b): colour, grey, sigma, noise, erasings, order."""
     b = len(draw.grey)
     order = np.tile(draw.order, (b, 1)).T
     rows = [draw.colour.T, draw.grey, draw.sigma, draw.noise, draw.erase.reshape(b, -1).T, order]
@@ -110,28 +115,28 @@ def laid_out(draw: StrongDraw) -> NDArray[np.float32]:
 
 
 def plain_view(images: Tensor, sizes: Tensor, draws: Tensor, order: tuple[int, ...]) -> Tensor:
-    """What `kernels.views.strong_view` does, off CUDA; draws (23, B) as `laid_out` gives them."""
+    """The strong view without the CUDA kernel; draws (23, B) as `pack_draws` packs them."""
     b, _, height, width = images.shape
     y = torch.arange(height, device=images.device)
     x = torch.arange(width, device=images.device)
     inside = (y < sizes[:, :1])[:, :, None] & (x < sizes[:, 1:])[:, None, :]  # (B, H, W)
 
-    # channels between rows and columns: both passes of the blur are then plain matrix products
+    # channels between rows and columns, so both passes of the blur are matrix products
     view = images.permute(0, 2, 1, 3).to(torch.float32, memory_format=torch.contiguous_format)
     view /= 255  # (B, H, 3, W)
     view = recoloured(view, order, draws[:6], inside, sizes)
 
-    shown = (view * 255).round().to(torch.uint8)
+    pixels = (view * 255).round().to(torch.uint8)
     erased = erase_mask(draws[7:19].T.reshape(b, -1, 4), y, x)
-    shown = torch.where(erased[:, :, None], noise(draws[6].long(), height, width), shown)
-    shown = torch.where(inside[:, :, None], shown, images.permute(0, 2, 1, 3))
-    return shown.permute(0, 2, 1, 3).contiguous(memory_format=torch.channels_last)
+    pixels = torch.where(erased[:, :, None], noise(draws[6].long(), height, width), pixels)
+    pixels = torch.where(inside[:, :, None], pixels, images.permute(0, 2, 1, 3))
+    return pixels.permute(0, 2, 1, 3).contiguous(memory_format=torch.channels_last)
 
 
 def recoloured(
     view: Tensor, order: tuple[int, ...], strengths: Tensor, inside: Tensor, sizes: Tensor
 ) -> Tensor:
-    """Views (B, H, 3, W) in 0..1 jittered in this order, made grey, blurred.
+    """Views (B, H, 3, W) in 0..1 after colour jitter in this order, grey and blur.
 
     strengths (6, B): brightness, contrast, saturation, hue, grey (1 or 0), sigma of the blur.
     """
@@ -145,12 +150,12 @@ def recoloured(
             view = saturation(view, strength)
         else:
             view = hue(view, strength)
-    view = saturation(view, 1 - strengths[4][:, None, None, None])  # grey: no saturation is left
+    view = saturation(view, 1 - strengths[4][:, None, None, None])  # grey is no saturation
     return blur(view, strengths[5], sizes)
 
 
 def _luma(view: Tensor) -> Tensor:
-    """(B, H, 1, W) the brightness of (B, H, 3, W)."""
+    """(B, H, 1, W) the luma of (B, H, 3, W)."""
     red, green, blue = view.unbind(2)
     return (GREY[0] * red + GREY[1] * green + GREY[2] * blue)[:, :, None]
 
@@ -161,14 +166,14 @@ def brightness(view: Tensor, factor: Tensor) -> Tensor:
 
 
 def contrast(view: Tensor, factor: Tensor, inside: Tensor, sizes: Tensor) -> Tensor:
-    """Away from the image's mean brightness, taken over its own area, inside (B, H, W) true."""
-    own = (_luma(view) * inside[:, :, None]).sum((1, 2, 3), keepdim=True)
-    mean = own / sizes.prod(1)[:, None, None, None]
+    """torchvision's adjust_contrast, with the mean luma over the image's area, inside (B, H, W)."""
+    total = (_luma(view) * inside[:, :, None]).sum((1, 2, 3), keepdim=True)
+    mean = total / sizes.prod(1)[:, None, None, None]
     return (mean + (view - mean) * factor).clamp(0, 1)
 
 
 def saturation(view: Tensor, factor: Tensor) -> Tensor:
-    """Away from each pixel's grey: torchvision's adjust_saturation."""
+    """torchvision's adjust_saturation: away from each pixel's grey."""
     grey = _luma(view)
     return (grey + (view - grey) * factor).clamp(0, 1)
 
@@ -192,25 +197,25 @@ def hue(view: Tensor, turn: Tensor) -> Tensor:
 
 
 def blur(view: Tensor, sigma: Tensor, sizes: Tensor) -> Tensor:
-    """Gaussian blur of (B, H, 3, W) by sigma (B,), mirrored at each image's own edge."""
+    """Gaussian blur of (B, H, 3, W) by sigma (B,), mirrored at the edges of each image."""
     b, height, _, width = view.shape
     down = blur_matrix(sigma, sizes[:, 0], height)
     along = blur_matrix(sigma, sizes[:, 1], width)
-    with torch.autocast(view.device.type, enabled=False):  # bf16 keeps too few bits of a colour
+    with torch.autocast(view.device.type, enabled=False):  # bf16 has too few bits for colours
         view = torch.bmm(down, view.view(b, height, 3 * width))
         view = torch.bmm(view.view(b, 3 * height, width), along.mT)
     return view.view(b, height, 3, width)
 
 
 def blur_matrix(sigma: Tensor, length: Tensor, n: int) -> Tensor:
-    """(B, n, n) whose product with a line of n numbers blurs its first `length` ones.
+    """(B, n, n) matrices that blur the first `length` of n numbers.
 
-    Entry (i, j) is the weight of j at i: of j itself and of its mirror images beyond both ends
-    (-j and 2 (length - 1) - j). Taps end at RADIUS. sigma 0 gives the identity.
+    Entry (i, j) is the weight of j at i: of j itself and of its mirror images beyond both ends,
+    -j and 2 (length - 1) - j. Taps end at RADIUS. sigma 0 gives the identity.
     """
     tap = torch.arange(RADIUS + 2, device=sigma.device)
     bell = torch.exp(-tap.square() / (2 * torch.where(sigma > 0, sigma, 1).square()[:, None]))
-    bell = torch.where(tap <= RADIUS, bell, 0)  # (B, RADIUS + 2): the last stands for farther ones
+    bell = torch.where(tap <= RADIUS, bell, 0)  # (B, RADIUS + 2); the last is for all farther taps
 
     i = torch.arange(n, device=sigma.device)[:, None]
     j = torch.arange(n, device=sigma.device)[None]
@@ -227,7 +232,7 @@ def blur_matrix(sigma: Tensor, length: Tensor, n: int) -> Tensor:
 
 
 def erase_mask(rectangles: Tensor, y: Tensor, x: Tensor) -> Tensor:
-    """(B, H, W) where one of the rectangles (B, R, 4: top, left, height, width) lies."""
+    """(B, H, W) whether a pixel is in one of the rectangles (B, R, 4: top, left, height, width)."""
     top, left, height, width = rectangles[..., None].unbind(2)  # (B, R, 1)
     rows = (y >= top) & (y < top + height)  # (B, R, H)
     columns = (x >= left) & (x < left + width)  # (B, R, W)
@@ -235,14 +240,14 @@ def erase_mask(rectangles: Tensor, y: Tensor, x: Tensor) -> Tensor:
 
 
 def noise(key: Tensor, height: int, width: int) -> Tensor:
-    """(B, H, 3, W) uniform random bytes, a hash of the key (B,) and the pixel's place.
+    """(B, H, 3, W) uniform random bytes, a hash of the key (B,) and the pixel's position.
 
-    Unbiased Teacher's normal noise becomes nearly uniform too, when it is wrapped to bytes. No
-    generator: the same on every device. Two rounds of multiply and shift; factors below 2^31 keep
-    the product of 32 bits within int64.
+    Unbiased Teacher's normal noise, wrapped to bytes, is nearly uniform too. Without a generator,
+    it is the same on every device. Two rounds of multiply and shift; factors below 2^31 keep the
+    32-bit products within int64.
     """
-    place = torch.arange(height * width, device=key.device).view(height, width)
-    bits = (place + 256 * key[:, None, None]) & 0xFFFFFFFF
+    position = torch.arange(height * width, device=key.device).view(height, width)
+    bits = (position + 256 * key[:, None, None]) & 0xFFFFFFFF
     bits = ((bits ^ (bits >> 16)) * 0x21F0AAAD) & 0xFFFFFFFF
     bits = ((bits ^ (bits >> 15)) * 0x735A2D97) & 0xFFFFFFFF
     bits = bits ^ (bits >> 15)

@@ -1,9 +1,9 @@
 """Decoded pictures on disk, memory-mapped: the second start of a run decodes nothing.
 
 A cache is a folder `pictures-KEY` with `pixels.bin` (RGB bytes of one picture after another),
-`sizes.npy` (their kept and own heights and widths) and `about.json` (for people). The key is a hash
-of the files' names, lengths and times and of how they are decoded, so a changed picture finds no
-cache. The folder is written under another name and renamed when whole.
+`sizes.npy` (their stored and original heights and widths) and `about.json` (for people). The key is
+a hash of the files' names, lengths and times and of the decoding, so changed pictures get another
+cache. The folder is written under another name and renamed when complete.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mini_fsod.loader.schedule import reduced
 
 Progress = Callable[[int, int], None]  # pictures done, of how many
 
-JOBS_AT_ONCE = 32  # pictures a worker takes at a time
+TASK = 32  # pictures that a worker takes at once
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,30 +41,30 @@ class Pictures:
     files: tuple[str, ...]  # as in Dataset.files
     pixels: Bytes  # (N,) RGB bytes of all pictures, row by row
     offset: Ints  # (I,) first byte of each picture
-    kept: Ints  # (I, 2) height, width in the buffer
-    own: Ints  # (I, 2) height, width of the picture itself, which boxes refer to
+    stored: Ints  # (I, 2) height, width in the buffer
+    sizes: Ints  # (I, 2) height, width of the original picture, which boxes refer to
 
     def take(self, files: Sequence[str]) -> Pictures:
-        """These pictures, in this order, in the same buffer: a subset needs no cache of its own."""
-        place = {name: i for i, name in enumerate(self.files)}
-        missing = [name for name in files if name not in place]
+        """These pictures, in this order, in the same buffer."""
+        index = {name: i for i, name in enumerate(self.files)}
+        missing = [name for name in files if name not in index]
         if missing:
             raise UserError(
                 f"{missing[0]} is not among the decoded pictures.",
-                "Decode the whole data set, then take parts of it.",
+                "Decode the whole data set, then take its parts.",
             )
-        chosen = np.array([place[name] for name in files], dtype=np.int64)
+        chosen = np.array([index[name] for name in files], dtype=np.int64)
         return Pictures(
-            tuple(files), self.pixels, self.offset[chosen], self.kept[chosen], self.own[chosen]
+            tuple(files), self.pixels, self.offset[chosen], self.stored[chosen], self.sizes[chosen]
         )
 
 
-def default_folder() -> Path:
-    """Where caches lie unless somebody says otherwise."""
+def default_cache_folder() -> Path:
+    """The folder of caches unless data.cache names another."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mini"
 
 
-def own_sizes(data: Dataset) -> Ints:
+def image_sizes(data: Dataset) -> Ints:
     """(I, 2) height and width of each picture: as declared, else from the picture's header."""
     sizes = data.sizes[:, ::-1].copy()
     unknown = np.flatnonzero((sizes < 1).any(axis=1))
@@ -86,25 +86,25 @@ def cached_pictures(
 ) -> Pictures:
     """The data set's pictures from the cache in `folder`, decoded into it first where needed.
 
-    Pictures are kept with a short side of at most `short` and a long one of at most `long`, the
-    largest that training asks for. Processes that ask for the same cache wait for the one that
-    writes it. Old caches are not removed: any `pictures-*` folder may be deleted at any time.
+    Pictures are stored with a short side of at most `short` and a long one of at most `long`, the
+    largest that any stage uses. Processes that need the same cache wait for the one that writes it.
+    Old caches are not removed: any `pictures-*` folder may be deleted at any time.
     """
     if len(data) == 0:
         raise UserError(f"{data.root}: there are no pictures to decode.", "Choose other images.")
-    place = folder / f"pictures-{_key(data, short, long)}"
-    if not place.exists():
+    target = folder / f"pictures-{_key(data, short, long)}"
+    if not target.exists():
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(
-                f"{folder}: decoded pictures cannot be kept there ({error.strerror}).",
-                "Name another folder, data.cache or --cache.",
+                f"{folder}: decoded pictures cannot be written there ({error.strerror}).",
+                "Choose another folder with data.cache or --cache.",
             ) from None
-        with _lock(place.with_suffix(".lock")):
-            if not place.exists():
-                _write(data, place, short, long, workers or cores(), progress)
-    return _open(data, place)
+        with _lock(target.with_suffix(".lock")):
+            if not target.exists():
+                _write(data, target, short, long, workers or cores(), progress)
+    return _open(data, target)
 
 
 def _key(data: Dataset, short: int, long: int) -> str:
@@ -116,7 +116,7 @@ def _key(data: Dataset, short: int, long: int) -> str:
         except OSError as error:
             raise UserError(
                 f"{data.path(i)}: the picture cannot be read ({error.strerror}).",
-                "Put it there or remove the image.",
+                "Restore it or remove the image.",
             ) from None
         declared = data.sizes[i].tolist()
         digest.update(json.dumps([name, stat.st_size, stat.st_mtime_ns, declared]).encode())
@@ -125,81 +125,80 @@ def _key(data: Dataset, short: int, long: int) -> str:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Only one process at a time. The lock ends with its process, however that ends."""
+    """One process at a time. The lock is released when its process ends, however it ends."""
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
 def _write(
-    data: Dataset, place: Path, short: int, long: int, workers: int, progress: Progress | None
+    data: Dataset, target: Path, short: int, long: int, workers: int, progress: Progress | None
 ) -> None:
-    own = own_sizes(data)
-    kept = reduced(own, short, long)
-    offset, total = _offsets(kept)
-    free = shutil.disk_usage(place.parent).free
+    sizes = image_sizes(data)
+    stored = reduced(sizes, short, long)
+    offset, total = _offsets(stored)
+    free = shutil.disk_usage(target.parent).free
     if total > free:
         raise UserError(
-            f"{place.parent}: the decoded pictures take {console.size(total)}, but only "
+            f"{target.parent}: the decoded pictures take {console.size(total)}, but only "
             f"{console.size(free)} are free there.",
-            "Free some space, or choose another folder for the cache; a run can do without one "
-            "(data.feed: stream).",
+            "Free some space, choose another folder with data.cache, or set data.loading=stream.",
         )
-    part = place.with_suffix(".part")
-    shutil.rmtree(part, ignore_errors=True)  # of a writer that was killed: we hold its lock
+    part = target.with_suffix(".part")
+    shutil.rmtree(part, ignore_errors=True)  # left by a killed process, whose lock we have
     try:
         part.mkdir()
         pixels = part / "pixels.bin"
-        with pixels.open("wb") as target:
-            target.truncate(total)
+        with pixels.open("wb") as file:
+            file.truncate(total)
         jobs = [
             Job(str(data.path(i)), (height, width), start)
             for i, ((height, width), start) in enumerate(
-                zip(own.tolist(), offset.tolist(), strict=True)
+                zip(sizes.tolist(), offset.tolist(), strict=True)
             )
         ]
         done = 0
         with worker_pool(workers) as pool:
             waiting = [
-                pool.submit(decode_to_file, str(pixels), jobs[n : n + JOBS_AT_ONCE], short, long)
-                for n in range(0, len(jobs), JOBS_AT_ONCE)
+                pool.submit(decode_to_file, str(pixels), jobs[n : n + TASK], short, long)
+                for n in range(0, len(jobs), TASK)
             ]
             for future in as_completed(waiting):
                 done += future.result()
                 if progress:
                     progress(done, len(jobs))
-        np.save(part / "sizes.npy", np.concatenate([kept, own], axis=1))
+        np.save(part / "sizes.npy", np.concatenate([stored, sizes], axis=1))
         about = {"root": str(data.root), "pictures": len(jobs), "short": short, "long": long}
         (part / "about.json").write_text(json.dumps(about) + "\n")
-        with pixels.open("rb") as target:
-            os.fsync(target.fileno())  # else a power cut could leave the name without the bytes
-        part.rename(place)
+        with pixels.open("rb") as written:
+            os.fsync(written.fileno())  # or a power cut could leave the name without the bytes
+        part.rename(target)
     except OSError as error:
         raise UserError(
-            f"{place.parent}: the decoded pictures cannot be written ({error.strerror}).",
+            f"{target.parent}: the decoded pictures cannot be written ({error.strerror}).",
             "Choose another folder for the cache.",
         ) from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _offsets(kept: Ints) -> tuple[Ints, int]:
+def _offsets(stored: Ints) -> tuple[Ints, int]:
     """(I,) first byte of each picture, and the length of all."""
-    ends = np.cumsum(3 * kept.prod(axis=1))
+    ends = np.cumsum(3 * stored.prod(axis=1))
     return np.concatenate([[0], ends[:-1]]).astype(np.int64), int(ends[-1])
 
 
-def _open(data: Dataset, place: Path) -> Pictures:
-    broken = UserError(f"{place}: not a whole cache of decoded pictures.", "Delete that folder.")
+def _open(data: Dataset, folder: Path) -> Pictures:
+    broken = UserError(f"{folder}: an incomplete cache of pictures.", "Delete that folder.")
     try:
-        sizes = np.load(place / "sizes.npy")
-        length = (place / "pixels.bin").stat().st_size
+        sizes = np.load(folder / "sizes.npy")
+        length = (folder / "pixels.bin").stat().st_size
     except (OSError, ValueError):
         raise broken from None
-    kept, own = sizes[:, :2], sizes[:, 2:]
-    offset, total = _offsets(kept)
+    stored, original = sizes[:, :2], sizes[:, 2:]
+    offset, total = _offsets(stored)
     if len(sizes) != len(data) or length != total:
         raise broken
-    # "c": pages are this process's own when written to, so torch may share them without a copy
-    pixels = np.memmap(place / "pixels.bin", dtype=np.uint8, mode="c")
-    return Pictures(data.files, pixels, offset, kept, own)
+    # "c": copy on write, so torch may use the pages without a copy
+    pixels = np.memmap(folder / "pixels.bin", dtype=np.uint8, mode="c")
+    return Pictures(data.files, pixels, offset, stored, original)

@@ -1,6 +1,6 @@
-"""From a picture's file to RGB bytes, and the processes that do it for many pictures.
+"""Decodes picture files to RGB bytes, in worker processes for many pictures.
 
-No torch here: a worker process imports this module alone and starts in a fraction of a second.
+Does not import torch, so worker processes start in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from mini_fsod.loader.schedule import reduced
 
 Bytes = npt.NDArray[np.uint8]
 
-# Part of every cache's name: count up when the same file gives other bytes than before
+# Part of every cache's name: increase it when decoding changes
 DECODE_VERSION = 2
 
 
 class Job(NamedTuple):
-    """One picture for a worker, and where its bytes go."""
+    """One picture to decode, and where its bytes go."""
 
     path: str
-    size: tuple[int, int]  # height, width the data set speaks of
+    size: tuple[int, int]  # height, width according to the data set
     offset: int  # of its first byte in the file or block of shared memory
 
 
 def decode(path: Path, short: int, long: int, size: tuple[int, int] | None = None) -> Bytes:
-    """The picture as (H, W, 3) RGB bytes, reduced to a short side of `short`, a long one of `long`.
+    """The picture as (H, W, 3) RGB bytes, its sides at most `short` and `long`.
 
-    A smaller picture keeps its size. Reducing is Pillow's bilinear filter over the whole area.
-    - EXIF orientation: the picture is turned as viewers show it, for on that boxes are drawn,
-      unless `size`, the declared (height, width), fits it only as it is stored.
-    - Transparent parts are shown on white; what lies under them is seen by nobody who draws boxes.
-    - 16-bit grey keeps its upper eight bits; CMYK and palettes go through Pillow's RGB; of an
-      animation the first frame is taken. Floating-point pictures have no agreed range: an error.
+    Smaller pictures are not enlarged. Resizing is Pillow's bilinear filter with antialiasing.
+    - EXIF orientation is applied, because boxes are drawn on what viewers show; but not if `size`,
+      the declared (height, width), fits only the picture as it is stored.
+    - Transparent parts become white, as annotators see them.
+    - 16-bit grey keeps its upper eight bits; CMYK and palettes are converted by Pillow; of an
+      animation the first frame is used. Floating-point pictures are refused: no range is standard.
     """
     try:
         with Image.open(path) as picture:
@@ -61,15 +61,15 @@ def decode(path: Path, short: int, long: int, size: tuple[int, int] | None = Non
             turn = turn_of(picture)
             if turn in QUARTER_TURNS and size == stored != stored[::-1]:
                 turn = None
-            seen = stored[::-1] if turn in QUARTER_TURNS else stored
-            if size is not None and size != seen:
+            shown = stored[::-1] if turn in QUARTER_TURNS else stored
+            if size is not None and size != shown:
                 raise UserError(
                     f"{path}: declared {size[1]} x {size[0]}, but the picture is "
                     f"{stored[1]} x {stored[0]}.",
-                    "State the picture's own size; its boxes may be off too.",
+                    "Correct the declared size; check the boxes too.",
                 )
             height, width = reduced(np.array(stored), short, long).tolist()
-            # JPEG halves cheaply while it decodes; the last halving is left to the better filter
+            # JPEG halves cheaply while decoding; the last halving is left to the better filter
             picture.draft(None, (2 * width, 2 * height))
             rgb = _to_rgb(path, picture)
             if rgb.size != (width, height):
@@ -80,20 +80,24 @@ def decode(path: Path, short: int, long: int, size: tuple[int, int] | None = Non
     except UserError:
         raise
     except FileNotFoundError:
-        raise UserError(f"{path}: the picture does not exist.", "Put it there.") from None
-    except UnidentifiedImageError:
-        raise UserError(f"{path}: not a picture that can be read.", "Save it again.") from None
-    except Exception as error:  # decoders raise what they like on damaged files
         raise UserError(
-            f"{path}: cannot be decoded ({error}).", "Fetch the picture again or remove the image."
+            f"{path}: the picture does not exist.", "Restore it or remove the image."
+        ) from None
+    except UnidentifiedImageError:
+        raise UserError(
+            f"{path}: not a picture that can be read.", "Save it again or remove the image."
+        ) from None
+    except Exception as error:  # decoders raise anything on damaged files
+        raise UserError(
+            f"{path}: cannot be decoded ({error}).", "Restore the picture or remove the image."
         ) from None
 
 
 def _to_rgb(path: Path, picture: Image.Image) -> Image.Image:
-    """RGB of eight bits from whatever mode the file has."""
+    """Converts any mode to 8-bit RGB."""
     if picture.mode == "F":
         raise UserError(
-            f"{path}: a floating-point picture has no agreed range of brightness.",
+            f"{path}: a floating-point picture has no standard range of brightness.",
             "Save it with 8 or 16 bits.",
         )
     if picture.mode == "I" or picture.mode.startswith("I;16"):
@@ -107,7 +111,7 @@ def _to_rgb(path: Path, picture: Image.Image) -> Image.Image:
 
 
 def decode_to_file(file: str, jobs: Sequence[Job], short: int, long: int) -> int:
-    """Worker: decode these pictures into their places in a file; their number."""
+    """Worker: decodes pictures into a file at their offsets; returns their number."""
     with Path(file).open("r+b") as target:
         for job in jobs:
             target.seek(job.offset)
@@ -116,7 +120,7 @@ def decode_to_file(file: str, jobs: Sequence[Job], short: int, long: int) -> int
 
 
 def decode_to_memory(block: str, jobs: Sequence[Job], short: int, long: int) -> None:
-    """Worker: decode these pictures into their places in a block of shared memory."""
+    """Worker: decodes pictures into a block of shared memory at their offsets."""
     memory = SharedMemory(block)
     try:
         for job in jobs:
@@ -128,16 +132,15 @@ def decode_to_memory(block: str, jobs: Sequence[Job], short: int, long: int) -> 
 
 def cores() -> int:
     """The number of processor cores this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux has it, macOS has not
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 @contextmanager
 def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes for the functions above; they end with the block, what still waits is cancelled.
+    """Worker processes for the functions above; they stop, and pending work is cancelled, on exit.
 
-    They come from a fork server, not from this process: a fork of a process with threads and a
-    GPU is a gamble.
+    They come from a fork server: forking a process with threads and a GPU is not safe.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
@@ -146,8 +149,8 @@ def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
         yield pool
     except BrokenProcessPool:
         raise UserError(
-            "A process that decodes pictures was ended from outside or could not start.",
-            "Often memory ran out: take fewer workers. A script of your own that trains needs "
+            "A process that decodes pictures was killed or could not start.",
+            "Often memory ran out: use fewer workers. A script that trains needs "
             '`if __name__ == "__main__":` around its calls.',
         ) from None
     finally:
@@ -155,15 +158,15 @@ def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _start_worker() -> None:
-    # Ctrl-C reaches the whole group; the parent ends its workers in its own order
+    # Ctrl-C reaches the whole process group; the parent stops its workers itself
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # one thread a picture: there is a process for every core already
+    # one thread per picture: there is a process per core already
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """A parent that is killed cannot end its workers: they watch it."""
+    """Exits when the parent is killed, which then cannot stop its workers."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

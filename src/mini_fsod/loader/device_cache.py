@@ -12,7 +12,7 @@ import torch
 from mini_fsod import console
 from mini_fsod.config.schema import Config
 from mini_fsod.data.dataset import NO_BOXES, Dataset
-from mini_fsod.loader.cache import Pictures, cached_pictures, default_folder, own_sizes
+from mini_fsod.loader.cache import Pictures, cached_pictures, default_cache_folder, image_sizes
 from mini_fsod.loader.resident import Annotations, Resident
 from mini_fsod.loader.schedule import reduced
 
@@ -43,7 +43,7 @@ def is_streamed(data: Dataset, config: Config, device: torch.device) -> bool:
         return config.data.loading == "stream"
     key = _key(data, config, device)
     if key not in _streamed:
-        stored = reduced(own_sizes(data), *largest_sides(config))
+        stored = reduced(image_sizes(data), *largest_sides(config))
         free, _ = torch.cuda.mem_get_info(device)
         _streamed[key] = 3 * int(stored.prod(axis=1).sum()) > MAX_MEMORY_SHARE * free
         if _streamed[key]:
@@ -62,7 +62,7 @@ def pictures_on_device(
     if key not in _cache:
         while len(_cache) >= MAX_SETS:  # drop the least recently used
             del _cache[next(iter(_cache))]
-        folder = config.data.cache or default_folder()
+        folder = config.data.cache or default_cache_folder()
         with console.progress("decoding pictures") as report:
             pictures = cached_pictures(data, folder, *largest_sides(config), progress=report)
         resident = Resident(pictures, Annotations.of(NO_BOXES, len(data)), device)

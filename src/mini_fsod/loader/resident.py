@@ -1,4 +1,4 @@
-"""Training batches from decoded pictures that live on the device.
+"""Batches from decoded pictures in the device's memory.
 
 A batch is one gather from a flat buffer: no loop over images, no wait for the device.
 """
@@ -22,21 +22,20 @@ from mini_fsod.errors import UserError
 from mini_fsod.loader.cache import Pictures
 from mini_fsod.loader.schedule import Plan
 
-# Canvas around the images: the mean colour of ImageNet, which normalising takes to nearly zero.
-# `Batch.sizes` lets the detector set it to exactly zero.
+# Colour of the canvas around the images: ImageNet's mean, which normalisation maps to nearly zero.
+# With `Batch.sizes` the detector sets it to exactly zero.
 FILL = (124, 116, 104)
 
-# The least share of a box's area that must be seen for it to stay a target where images are cut
-SEEN = 0.25
+MIN_VISIBLE = 0.25  # share of a box's area inside the image for it to stay a target
 
-CHUNK = 256 * 2**20  # bytes that go to the device at a time
+CHUNK = 256 * 2**20  # bytes copied to the device at a time
 
 
 def pad_rows(image: Ints, images: int) -> Ints:
-    """Row numbers by image, padded: (I, G) with -1 where an image has no more.
+    """Row numbers grouped by image: (I, G), padded with -1.
 
-    `image` (N,) is the image of each row of any per-box arrays; rows of an image keep their order.
-    G is the largest number of rows an image has, at least 1.
+    `image` (N,) is the image of each row; the rows of an image keep their order. G is the largest
+    number of rows of an image, at least 1.
     """
     order = np.argsort(image, kind="stable")
     grouped = image[order]
@@ -65,21 +64,21 @@ class Annotations(NamedTuple):
         """The boxes where `keep` is true (all by default) as annotations of `images` images."""
         chosen = np.arange(len(boxes)) if keep is None else np.flatnonzero(keep)
         rows = pad_rows(boxes.image[chosen], images)
-        real = rows >= 0
+        filled = rows >= 0
         box = np.full(rows.shape, -1, dtype=np.int64)
-        box[real] = chosen[rows[real]]
+        box[filled] = chosen[rows[filled]]
         corners = np.zeros((*rows.shape, 4), dtype=np.float32)
-        corners[real] = boxes.xyxy[box[real]]
+        corners[filled] = boxes.xyxy[box[filled]]
         labels = np.zeros(rows.shape, dtype=np.int64)
-        labels[real] = boxes.label[box[real]]
-        sure = np.ones(rows.shape, dtype=np.float32)
+        labels[filled] = boxes.label[box[filled]]
+        all_scores = np.ones(rows.shape, dtype=np.float32)
         if scores is not None:
-            sure[real] = scores[box[real]]
+            all_scores[filled] = scores[box[filled]]
         return cls(
             torch.from_numpy(corners),
             torch.from_numpy(labels),
             torch.from_numpy(box),
-            torch.from_numpy(sure),
+            torch.from_numpy(all_scores),
         )
 
     def to(self, device: torch.device) -> Annotations:
@@ -113,9 +112,9 @@ class Batch(NamedTuple):
 def to_canvas(
     boxes: Tensor, scale: Tensor, shift: Tensor, flip: Tensor, sizes: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Boxes (B, G, 4) of the pictures, scaled, moved, cut and flipped with their images.
+    """Boxes (B, G, 4) of the pictures, scaled, shifted, clipped and flipped like their images.
 
-    The second result (B, G) is the share of each box's area that is seen; 0 for an empty box.
+    The second result (B, G) is the share of each box's area inside the image; 0 for an empty box.
     """
     whole = boxes * scale.repeat(1, 2)[:, None] - shift.repeat(1, 2)[:, None]
     height, width = sizes[:, :1].to(boxes.dtype), sizes[:, 1:].to(boxes.dtype)
@@ -129,18 +128,18 @@ def to_canvas(
 
 
 def to_picture(boxes: Tensor, batch: Batch) -> Tensor:
-    """Boxes (B, N, 4) on the canvas, mapped back to the pictures' own pixels."""
+    """Boxes (B, N, 4) on the canvas, mapped back to pixels of the original pictures."""
     x1, y1, x2, y2 = boxes.unbind(-1)
     flip, width = batch.flip[:, None], batch.sizes[:, 1:].to(boxes.dtype)
     left, right = torch.where(flip, width - x2, x1), torch.where(flip, width - x1, x2)
-    seen = torch.stack([left, y1, right, y2], -1)
-    return (seen + batch.shift.repeat(1, 2)[:, None]) / batch.scale.repeat(1, 2)[:, None]
+    unflipped = torch.stack([left, y1, right, y2], -1)
+    return (unflipped + batch.shift.repeat(1, 2)[:, None]) / batch.scale.repeat(1, 2)[:, None]
 
 
-def place(
+def images_on_canvas(
     pixels: Tensor,
     start: Tensor,
-    kept: Tensor,
+    stored: Tensor,
     scaled: Tensor,
     shift: Tensor,
     sizes: Tensor,
@@ -150,10 +149,10 @@ def place(
 ) -> Tensor:
     """Images (B, 3, H, W) uint8 on a canvas, gathered from a flat buffer.
 
-    pixels (P, 3) uint8, start (B,) first pixel of each image, kept (B, 2) its height and width
-    there; scaled, shift, sizes (B, 2) and flip (B,) as in `Plan`. The rest of the canvas is FILL.
-    Resizing is bilinear between pixel centres (`interpolate(..., align_corners=False)`); with
-    `exact` the caller says that kept equals scaled, and pixels are only moved.
+    pixels (P, 3) uint8, start (B,) first pixel of each image, stored (B, 2) its height and width
+    in the buffer; scaled, shift, sizes (B, 2) and flip (B,) as in `Plan`. The rest is FILL.
+    Resizing is bilinear between pixel centres (`interpolate(..., align_corners=False)`). `exact`
+    says that stored equals scaled everywhere, so that pixels are only copied.
     """
     device = pixels.device
     y = torch.arange(canvas[0], device=device)[None]  # (1, H)
@@ -164,38 +163,38 @@ def place(
     x = torch.where(flip[:, None], width - 1 - x, x) + shift[:, 1:]
     y = y + shift[:, :1]
     if exact:
-        shown = _gather(pixels, start, kept, y, x)
+        found = _gather(pixels, start, stored, y, x)
     else:
-        top, bottom, down = _neighbours(y, kept[:, :1], scaled[:, :1])
-        left, right, along = _neighbours(x, kept[:, 1:], scaled[:, 1:])
+        top, bottom, down = _neighbours(y, stored[:, :1], scaled[:, :1])
+        left, right, along = _neighbours(x, stored[:, 1:], scaled[:, 1:])
         along = along.repeat_interleave(3, 1)[:, None]
-        upper = _gather(pixels, start, kept, top, left).float()
-        upper = upper.lerp(_gather(pixels, start, kept, top, right).float(), along)
-        lower = _gather(pixels, start, kept, bottom, left).float()
-        lower = lower.lerp(_gather(pixels, start, kept, bottom, right).float(), along)
-        shown = upper.lerp(lower, down[:, :, None]).round().to(torch.uint8)
-    shown = torch.where(rows & columns, shown, _fill(device).repeat(canvas[1]))
-    return shown.view(-1, *canvas, 3).permute(0, 3, 1, 2)
+        upper = _gather(pixels, start, stored, top, left).float()
+        upper = upper.lerp(_gather(pixels, start, stored, top, right).float(), along)
+        lower = _gather(pixels, start, stored, bottom, left).float()
+        lower = lower.lerp(_gather(pixels, start, stored, bottom, right).float(), along)
+        found = upper.lerp(lower, down[:, :, None]).round().to(torch.uint8)
+    found = torch.where(rows & columns, found, _fill(device).repeat(canvas[1]))
+    return found.view(-1, *canvas, 3).permute(0, 3, 1, 2)
 
 
 @cache
 def _fill(device: torch.device) -> Tensor:
-    """Made once: a constant that goes to a GPU makes the host wait."""
+    """Cached: copying a constant to a GPU makes the host wait."""
     return torch.tensor(FILL, dtype=torch.uint8, device=device)
 
 
-def _neighbours(at: Tensor, kept: Tensor, shown: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _neighbours(at: Tensor, stored: Tensor, scaled: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The two source pixels around canvas pixels `at` (B or 1, L), and the weight of the second."""
-    source = ((at + 0.5) * (kept / shown) - 0.5).clamp(min=0)
+    source = ((at + 0.5) * (stored / scaled) - 0.5).clamp(min=0)
     first = source.floor()
     weight = source - first
     low = first.long()
-    return torch.minimum(low, kept - 1), torch.minimum(low + 1, kept - 1), weight
+    return torch.minimum(low, stored - 1), torch.minimum(low + 1, stored - 1), weight
 
 
-def _gather(pixels: Tensor, start: Tensor, kept: Tensor, y: Tensor, x: Tensor) -> Tensor:
+def _gather(pixels: Tensor, start: Tensor, stored: Tensor, y: Tensor, x: Tensor) -> Tensor:
     """(B, H, 3 W) the pixels at rows y (B, H) and columns x (B, W), clamped to each image."""
-    height, width = kept[:, :1], kept[:, 1:]
+    height, width = stored[:, :1], stored[:, 1:]
     row = start[:, None] + torch.minimum(y, height - 1) * width
     column = torch.minimum(x, width - 1).clamp(min=0)
     at = row[:, :, None] + column[:, None, :]
@@ -203,7 +202,7 @@ def _gather(pixels: Tensor, start: Tensor, kept: Tensor, y: Tensor, x: Tensor) -
 
 
 def upload(values: npt.NDArray[Any], device: torch.device) -> Tensor:
-    """A small array to the device without waiting for it."""
+    """Copies a small array to the device without waiting for it."""
     tensor = torch.from_numpy(np.ascontiguousarray(values))
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
@@ -214,29 +213,32 @@ def make_batch(
     plan: Plan,
     pixels: Tensor,
     start: Ints,
-    kept: Ints,
-    own: Ints,
+    stored: Ints,
+    original: Ints,
     annotations: Annotations,
     extra: Sequence[Annotations] = (),
 ) -> Batch:
     """A batch from a flat buffer of pixels (P, 3) on the device.
 
-    start (B,), kept (B, 2) and own (B, 2) speak of the plan's images; they travel in one copy.
+    Of the plan's images: start (B,) first pixel, stored (B, 2) height and width in the buffer,
+    original (B, 2) those of the picture. They go to the device in one copy.
     """
     device = pixels.device
-    sides = np.stack([kept, own, plan.sizes, plan.scaled, plan.shift])  # (5, B, 2)
+    sides = np.stack([stored, original, plan.sizes, plan.scaled, plan.shift])  # (5, B, 2)
     columns = [plan.images, start, plan.flip, *sides.transpose(0, 2, 1).reshape(10, -1)]
     sent = upload(np.vstack(columns).astype(np.int64), device)
     index, flip = sent[0], sent[2].bool()
-    kept_, own_, sizes, scaled, shift = (sent[k : k + 2].T for k in range(3, 13, 2))
-    exact = bool((kept == plan.scaled).all())
-    images = place(pixels, sent[1], kept_, scaled, shift, sizes, flip, plan.canvas, exact)
-    scale = (scaled.float() / own_.float()).flip(1)
-    moved = shift.float().flip(1)
+    stored_, original_, sizes, scaled, shift = (sent[k : k + 2].T for k in range(3, 13, 2))
+    exact = bool((stored == plan.scaled).all())
+    images = images_on_canvas(
+        pixels, sent[1], stored_, scaled, shift, sizes, flip, plan.canvas, exact
+    )
+    scale = (scaled.float() / original_.float()).flip(1)
+    crop = shift.float().flip(1)
 
     def on_canvas(boxes: Annotations) -> ScoredBoxes:
-        clipped, share = to_canvas(boxes.boxes[index], scale, moved, flip, sizes)
-        valid = (boxes.box_index[index] >= 0) & (share >= SEEN)
+        clipped, share = to_canvas(boxes.boxes[index], scale, crop, flip, sizes)
+        valid = (boxes.box_index[index] >= 0) & (share >= MIN_VISIBLE)
         return ScoredBoxes(clipped, boxes.labels[index], valid, boxes.scores[index])
 
     boxes, labels, valid, _ = on_canvas(annotations)
@@ -248,14 +250,14 @@ def make_batch(
         targets=Targets(boxes, labels, valid),
         box_index=annotations.box_index[index],
         scale=scale,
-        shift=moved,
+        shift=crop,
         flip=flip,
         extra=tuple(map(on_canvas, extra)),
     )
 
 
 class Resident:
-    """Batches of pictures that live on the device. On the CPU they stay in the mapped file."""
+    """Batches of pictures in the device's memory. On a CPU they stay in the memory-mapped file."""
 
     def __init__(
         self,
@@ -268,14 +270,14 @@ class Resident:
         self._annotations = annotations.to(device)
         self._extra = [boxes.to(device) for boxes in extra]
         host = torch.from_numpy(pictures.pixels)
-        self._pixels = (host if device.type == "cpu" else _send(host, device)).view(-1, 3)
+        self._pixels = (host if device.type == "cpu" else _copy_to_device(host, device)).view(-1, 3)
 
-    def sharing(
+    def for_pictures(
         self, pictures: Pictures, annotations: Annotations, extra: Sequence[Annotations] = ()
     ) -> Resident:
-        """Batches of other pictures of the same cache, such as a test set: no second copy of it."""
+        """Batches of other pictures from the same buffer, which is not copied."""
         if pictures.pixels is not self._pictures.pixels:
-            raise ValueError("the pictures lie in another buffer")
+            raise ValueError("the pictures are in another buffer")
         other = copy(self)
         other._pictures = pictures
         other._annotations = annotations.to(self._pixels.device)
@@ -288,8 +290,8 @@ class Resident:
             plan,
             self._pixels,
             p.offset[i] // 3,
-            p.kept[i],
-            p.own[i],
+            p.stored[i],
+            p.sizes[i],
             self._annotations,
             self._extra,
         )
@@ -298,17 +300,17 @@ class Resident:
         return map(self.batch, plans)
 
 
-def _send(host: Tensor, device: torch.device) -> Tensor:
-    """The whole buffer to the device, in pieces: the mapped file needs no second copy in memory."""
+def _copy_to_device(host: Tensor, device: torch.device) -> Tensor:
+    """Copies the whole buffer to the device in chunks, without a second copy in host memory."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         if host.numel() > free:
             raise UserError(
                 f"The decoded pictures take {console.size(host.numel())}, but {device} has only "
                 f"{console.size(free)} free.",
-                "A run can do without (data.feed: stream); else take a smaller short side.",
+                "Set data.loading=stream, or use smaller short sides.",
             )
-    there = torch.empty(host.shape, dtype=torch.uint8, device=device)
+    copied = torch.empty(host.shape, dtype=torch.uint8, device=device)
     for at in range(0, len(host), CHUNK):
-        there[at : at + CHUNK].copy_(host[at : at + CHUNK])
-    return there
+        copied[at : at + CHUNK].copy_(host[at : at + CHUNK])
+    return copied

@@ -1,7 +1,7 @@
-"""Training batches for sets beyond memory: worker processes decode, the device does the rest.
+"""Batches of data sets that do not fit into memory: worker processes decode pictures as needed.
 
-The workers hand over the same kept bytes that the resident mode holds, and the same function places
-them on the canvas: batches are equal to the resident mode's, not only alike.
+The workers produce the bytes that `Resident` has in its buffer, and the same function puts them on
+the canvas: the batches are bit-equal to those of `Resident`.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from mini_fsod.loader.decode import Job, cores, decode_to_memory, worker_pool
 from mini_fsod.loader.resident import Annotations, Batch, make_batch
 from mini_fsod.loader.schedule import Plan, reduced
 
-SHARED = Path("/dev/shm")
+SHARED_MEMORY = Path("/dev/shm")
 
 
 class Stream:
-    """Batches decoded on the way. `own` (I, 2) are the pictures' heights and widths.
+    """Batches decoded as needed. `sizes` (I, 2) are the pictures' heights and widths.
 
-    Pictures are reduced to `short` and `long` as in the cache, so that pixels agree with it.
+    Pictures are resized to `short` and `long` as in the cache, so the pixels are the same.
     """
 
     def __init__(
         self,
         data: Dataset,
-        own: Ints,
+        sizes: Ints,
         annotations: Annotations,
         device: torch.device,
         short: int,
@@ -44,8 +44,8 @@ class Stream:
         extra: Sequence[Annotations] = (),
     ) -> None:
         self._data = data
-        self._own = own
-        self._kept = reduced(own, short, long)
+        self._sizes = sizes
+        self._stored = reduced(sizes, short, long)
         self._annotations = annotations.to(device)
         self._extra = [boxes.to(device) for boxes in extra]
         self._device = device
@@ -53,12 +53,12 @@ class Stream:
         self._workers = workers or cores()
 
     def batches(self, plans: Iterable[Plan]) -> Iterator[Batch]:
-        """The batches in order. A few are decoded ahead; closing the iterator ends the workers."""
+        """The batches in order; a few are decoded ahead. Closing the iterator stops the workers."""
         upcoming = iter(plans)
         first = next(upcoming, None)
         if first is None:
             return
-        largest = 3 * int(self._kept.prod(axis=1).max()) * len(first.images)
+        largest = 3 * int(self._stored.prod(axis=1).max()) * len(first.images)
         slots = _slots(self._workers + 2, largest)
         pixels = torch.empty(largest, dtype=torch.uint8, device=self._device)
         try:
@@ -85,8 +85,8 @@ class Stream:
                         ready,
                         pixels.view(-1, 3),
                         start[:-1] // 3,
-                        self._kept[i],
-                        self._own[i],
+                        self._stored[i],
+                        self._sizes[i],
                         self._annotations,
                         self._extra,
                     )
@@ -96,31 +96,33 @@ class Stream:
                 slot.unlink()
 
     def _starts(self, plan: Plan) -> Ints:
-        """(b + 1,) where the bytes of the plan's images start and end in a slot."""
-        return np.concatenate([[0], np.cumsum(3 * self._kept[plan.images].prod(axis=1))])
+        """(b + 1,) offsets of the bytes of the plan's images in a slot."""
+        return np.concatenate([[0], np.cumsum(3 * self._stored[plan.images].prod(axis=1))])
 
     def _jobs(self, plan: Plan) -> list[Job]:
         starts = self._starts(plan).tolist()
         return [
-            Job(str(self._data.path(i)), (int(self._own[i, 0]), int(self._own[i, 1])), starts[n])
-            for n, i in enumerate(plan.images.tolist())
+            Job(str(self._data.path(i)), (height, width), start)
+            for i, (height, width), start in zip(
+                plan.images.tolist(), self._sizes[plan.images].tolist(), starts[:-1], strict=True
+            )
         ]
 
 
 def _slots(count: int, length: int) -> list[SharedMemory]:
-    """Blocks of shared memory. A full /dev/shm would kill a worker at its first write."""
-    free = shutil.disk_usage(SHARED).free if SHARED.exists() else count * length
+    """Blocks of shared memory. Checked first: a full /dev/shm kills a worker that writes to it."""
+    free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.exists() else count * length
     if count * length > free:
         raise UserError(
-            f"{count} batches on their way take {count * length / 2**20:.0f} MiB of shared memory, "
-            f"but {SHARED} has only {free / 2**20:.0f} MiB free.",
-            "Take fewer workers or a smaller batch; in a container, give it more (--shm-size).",
+            f"{count} batches decoded ahead take {count * length / 2**20:.0f} MiB of shared "
+            f"memory, but {SHARED_MEMORY} has only {free / 2**20:.0f} MiB free.",
+            "Use fewer workers or a smaller batch; in a container, set a larger --shm-size.",
         )
     return [SharedMemory(create=True, size=length) for _ in range(count)]
 
 
-def _copy(slot: SharedMemory, there: Tensor) -> None:
-    """A slot's bytes to the device, without waiting for it; the slot is free again at once."""
-    here = torch.empty(there.shape, dtype=torch.uint8, pin_memory=there.is_cuda)
-    here.numpy()[:] = np.ndarray(len(there), np.uint8, slot.buf)
-    there.copy_(here, non_blocking=True)
+def _copy(slot: SharedMemory, target: Tensor) -> None:
+    """Copies a slot to the device without waiting for it; the slot can be reused at once."""
+    host = torch.empty(target.shape, dtype=torch.uint8, pin_memory=target.is_cuda)
+    host.numpy()[:] = np.ndarray(len(target), np.uint8, slot.buf)
+    target.copy_(host, non_blocking=True)

@@ -1,4 +1,4 @@
-"""The stage `mine`: offline mining of the base images (paper, section 3.2), after the scan.
+"""The stage `mine`: offline mining of the base images (paper, section 3.3), after the scan.
 
 It reads the pairs of the stage `scan`, calibrates their scores, and chooses boxes by thresholds; no
 image is looked at again. It depends on the scan, on all keys of `mine`, and on
@@ -21,7 +21,7 @@ from mini_fsod.data.subsets import arranged
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_file, write_bytes, write_json
 from mini_fsod.labels import LabelMap
-from mini_fsod.loader.cache import own_sizes
+from mini_fsod.loader.cache import image_sizes
 from mini_fsod.mining import extra, pool_io
 from mini_fsod.mining.audit import (
     TRUE,
@@ -179,7 +179,7 @@ def _candidates_and_pool(
     )
     eligible = not_nested(found) if own.drop_nested else None
     if own.box_correction and pairs.crops is not None:
-        sizes = own_sizes(data)[found.image][:, ::-1]
+        sizes = image_sizes(data)[found.image][:, ::-1]
         correction = pairs.crops.correction[found.label]
         found = replace(found, xywh=corrected_boxes(found.xywh, correction, sizes))
     fixed = None if own.threshold == "adaptive" else float(own.threshold)

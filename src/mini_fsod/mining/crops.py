@@ -16,7 +16,7 @@ from mini_fsod.data.dataset import Boxes, Dataset, Floats, Ints
 from mini_fsod.data.subsets import arranged
 from mini_fsod.discriminator.features import Discriminator
 from mini_fsod.labels import LabelMap
-from mini_fsod.loader.cache import own_sizes
+from mini_fsod.loader.cache import image_sizes
 from mini_fsod.loader.schedule import each_once
 from mini_fsod.mining.box_correction import CORRECTIONS, best_correction, corrected_boxes
 from mini_fsod.mining.calibration import prototypes
@@ -145,7 +145,7 @@ def _box_corrections(run: Run, data: Dataset, reference: CropReference, pairs: P
     xywh = corrected_boxes(
         np.repeat(found.xywh, count, axis=0),
         np.tile(CORRECTIONS, (len(found), 1)),
-        own_sizes(data)[image][:, ::-1],
+        image_sizes(data)[image][:, ::-1],
     )
     size = len(reference.mean)
     features = torch.zeros(len(image), size, device=run.device)

@@ -26,7 +26,7 @@ from mini_fsod.data.text import number, shown
 from mini_fsod.errors import DataError, Problem, UserError, nearest
 from mini_fsod.files import open_regular, write_bytes, write_json
 from mini_fsod.labels import LabelMap
-from mini_fsod.loader.cache import own_sizes
+from mini_fsod.loader.cache import image_sizes
 from mini_fsod.mining.candidates import Candidates
 from mini_fsod.mining.thresholds import Threshold
 
@@ -100,7 +100,7 @@ def write_pool(path: Path, pool: Candidates, data: Dataset, labels: LabelMap) ->
     images = [
         {"id": image_ids[i], "file_name": data.files[i], "width": width, "height": height}
         | ({} if isinstance(data.ids[i], int) else {"source_id": data.ids[i]})
-        for i, (height, width) in enumerate(own_sizes(data).tolist())
+        for i, (height, width) in enumerate(image_sizes(data).tolist())
     ]
     boxes = _rounded(pool.xywh).tolist()
     annotations = [

@@ -1,5 +1,5 @@
 """The stage `online`: a detector of all classes, re-trained on base boxes and mined ones, with a
-teacher that mines on, or without (paper, section 3.3).
+teacher that mines on, or without (paper, section 3.4).
 """
 
 from __future__ import annotations

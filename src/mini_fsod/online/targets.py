@@ -16,7 +16,7 @@ from torch import Tensor
 from mini_fsod.config.schema import Mine, Online
 from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset, Floats, Ints
 from mini_fsod.data.subsets import is_of, is_target, united
-from mini_fsod.detector.batch import Targets, joined
+from mini_fsod.detector.batch import Targets, join_targets
 from mini_fsod.detector.model import Detector
 from mini_fsod.files import real
 from mini_fsod.labels import LabelMap
@@ -180,9 +180,9 @@ def with_mined(
     """
     ones, ones_mined = torch.ones_like(truth.boxes[..., 0]), torch.ones_like(mined.boxes[..., 0])
     ones_ignored = torch.ones_like(ignored.boxes[..., 0])
-    objects = joined(truth, mined)
+    objects = join_targets(truth, mined)
     ignore = outside_objects(ignored, objects) if drop_nested else ignored.valid
-    rows = joined(objects, ignored._replace(valid=torch.zeros_like(ignored.valid)))
+    rows = join_targets(objects, ignored._replace(valid=torch.zeros_like(ignored.valid)))
     empty = ~objects.valid.any(1)
     return rows._replace(
         ignore=torch.cat([torch.zeros_like(objects.valid), ignore], 1),

@@ -1,4 +1,4 @@
-"""Teacher and student (paper, section 3.3).
+"""Teacher and student (paper, section 3.4).
 
 The teacher finds novel objects in the weak view of a batch, the student learns from them in the
 strong view. All shapes are fixed and nothing waits for the device, so CUDA can record the step.

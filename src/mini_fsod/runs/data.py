@@ -34,7 +34,7 @@ from mini_fsod.eval.score import score
 from mini_fsod.files import real
 from mini_fsod.labels import LabelMap, split_by_name, split_by_novel
 from mini_fsod.loader import device_cache
-from mini_fsod.loader.cache import own_sizes
+from mini_fsod.loader.cache import image_sizes
 from mini_fsod.loader.resident import Annotations, Batch
 from mini_fsod.loader.schedule import Plan, Schedule, each_once, reduced
 from mini_fsod.loader.stream import Stream
@@ -213,11 +213,11 @@ class RunData:
         inside = data.root == self.whole.root and set(data.files) <= set(self.whole.files)
         everything = self.whole if inside else data
         if device_cache.is_streamed(everything, self._config, self._device):
-            own, sides = own_sizes(data), device_cache.largest_sides(self._config)
+            own, sides = image_sizes(data), device_cache.largest_sides(self._config)
             return Stream(data, own, targets, self._device, *sides, extra=more).batches, own
         pictures, resident = device_cache.pictures_on_device(everything, self._config, self._device)
         pictures = pictures.take(data.files)
-        return resident.sharing(pictures, targets, more).batches, pictures.own
+        return resident.for_pictures(pictures, targets, more).batches, pictures.sizes
 
     def feed(
         self,

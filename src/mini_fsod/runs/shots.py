@@ -71,9 +71,10 @@ def shots_from_file(
     missing_novel = [name for name in labels.novel if name in missing]
     if missing_novel:
         known = ", ".join(in_file.classes) or "none"
+        unknown = [name for name in missing_novel if name not in in_file.classes]
+        hint = nearest(unknown[0], in_file.classes) if unknown else ""
         raise UserError(
-            f"{config.file}: no shots of {', '.join(missing_novel)}. Its classes: {known}."
-            f"{nearest(missing_novel[0], in_file.classes)}",
+            f"{config.file}: no shots of {', '.join(missing_novel)}. Its classes: {known}.{hint}",
             "Use the same class names in data.novel and in the file, or sample again.",
         )
     if not missing:

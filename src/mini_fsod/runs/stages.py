@@ -267,7 +267,7 @@ class _Pipeline:
 
     def _given(self, stage: str) -> Path | None:
         """The checkpoint that is the result of a stage without training."""
-        given = getattr(getattr(self._config, stage), "checkpoint", None)
+        given = getattr(getattr(self._config, stage, None), "checkpoint", None)
         if given is not None:
             return given_checkpoint(given, stage)
         if stage == "tune" and self._config.tune.data == "none":

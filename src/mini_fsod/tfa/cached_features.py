@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mini_fsod import console
 from mini_fsod.detector.anchors import level_counts
-from mini_fsod.detector.batch import RoIOutputs, Targets, placed
+from mini_fsod.detector.batch import RoIOutputs, Targets, class_box_weights
 from mini_fsod.detector.matching import Matches, draw_number
 from mini_fsod.detector.model import Detector
 from mini_fsod.loader.resident import Batch, upload
@@ -161,7 +161,7 @@ def losses_on_views(
         if detector.iou_branch is not None:
             overlap = detector.iou_branch.logits(views.iou_vectors[rows[:, None], samples.rows])
         outputs = RoIOutputs(logits.unflatten(0, shape), deltas.unflatten(0, shape), overlap)
-        targets = Targets(boxes, labels, valid, box_weights=placed(labels, box_classes))
+        targets = Targets(boxes, labels, valid, box_weights=class_box_weights(labels, box_classes))
         return detector.roi_losses(outputs, sampled, targets, sizes)
 
     return losses

@@ -1,4 +1,4 @@
-"""The stage `tune`: the last fine-tuning on the K shots (section 3.3)."""
+"""The stage `tune`: the last fine-tuning on the K shots (section 4.4)."""
 
 from __future__ import annotations
 

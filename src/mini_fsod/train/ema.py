@@ -1,4 +1,4 @@
-"""Exponential moving average (EMA) of weights: the teacher of section 3.3."""
+"""Exponential moving average (EMA) of weights: the teacher of section 3.4."""
 
 from __future__ import annotations
 

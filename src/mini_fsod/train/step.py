@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mini_fsod.cuda_graph import Captured
-from mini_fsod.detector.batch import Targets, placed
+from mini_fsod.detector.batch import Targets, class_box_weights
 from mini_fsod.detector.model import Detector
 from mini_fsod.loader.resident import Batch
 from mini_fsod.train.ema import Average
@@ -117,7 +117,7 @@ def losses_of(detector: Detector, box_classes: int | None = None) -> Losses:
 
     def losses(inputs: DetectorInputs) -> dict[str, Tensor]:
         images, sizes, targets, draw = inputs
-        targets = targets._replace(box_weights=placed(targets.labels, box_classes))
+        targets = targets._replace(box_weights=class_box_weights(targets.labels, box_classes))
         return detector.losses(images, sizes, targets, draw)
 
     return losses

@@ -1,5 +1,3 @@
-"""Folders as labelling tools and download sites lay them out, and what else lies in them."""
-
 from __future__ import annotations
 
 import json
@@ -10,7 +8,7 @@ import pytest
 from helpers import tiny
 from mini_fsod.data.layout import coco_files
 from mini_fsod.data.read import read, read_with_problems
-from mini_fsod.errors import DataError
+from mini_fsod.errors import DataError, UserError
 
 FOREIGN = {"version": "5.0", "shapes": [], "imagePath": "a.png", "images": 3}
 
@@ -21,10 +19,93 @@ def write_xml(folder: Path, suffix: str = ".xml", stems: str = "abc") -> None:
         (folder / f"{stem}{suffix}").write_text(tiny.voc_xml(stem))
 
 
+@pytest.mark.parametrize("kind", ["coco", "voc", "yolo"])
+def test_read_gives_the_same_data_for_every_format(tmp_path: Path, kind: str) -> None:
+    path = {"coco": tiny.write_coco, "voc": tiny.write_voc, "yolo": tiny.write_yolo}[kind](tmp_path)
+    data = read(path)
+    assert data.kind == kind
+    assert tiny.boxes_of(data) == tiny.EXPECTED
+    assert data.classes == tiny.CLASSES
+    by_stem = {Path(f).stem: i for i, f in enumerate(data.files)}
+    assert {s: tuple(data.sizes[i]) for s, i in by_stem.items()} == tiny.SIZES
+    assert all(data.path(i).is_file() for i in range(len(data)))
+
+
+def test_read_takes_ids_from_the_files(tmp_path: Path) -> None:
+    assert read(tiny.write_coco(tmp_path / "1")).ids == (10, 11, 12)
+    assert read(tiny.write_voc(tmp_path / "2")).ids == ("a", "b", "c")
+    assert read(tiny.write_yolo(tmp_path / "3")).ids == ("a", "b", "c")
+
+
+def test_read_keeps_flags(tmp_path: Path) -> None:
+    content = tiny.coco()
+    content["annotations"][0]["ignore"] = 1
+    data = read(tiny.write_coco(tmp_path / "1", content))
+    assert data.boxes.crowd.tolist() == [False, False, False, True, False]
+    assert data.boxes.ignore.tolist() == [True, False, False, False, False]
+    data = read(tiny.write_voc(tmp_path / "2"))
+    assert data.boxes.difficult.tolist() == [False, False, False, True, False]
+
+
+def test_read_selects_an_image_set(tmp_path: Path) -> None:
+    data = read(tiny.write_voc(tmp_path / "1"), subset="test")
+    assert data.ids == ("c",)
+    assert len(data.boxes) == 2
+    data = read(tiny.write_yolo(tmp_path / "2"), subset="train")
+    assert data.ids == ("a", "b")
+    with pytest.raises(UserError, match='Did you mean "test"'):
+        read(tmp_path / "1", subset="tset")
+
+
+def test_read_coco_folders_of_other_tools(tmp_path: Path) -> None:
+    """COCO's own layout, and one file a folder with ids that start anew in each."""
+    own = tmp_path / "own"
+    tiny.write_pictures(own / "train2017")
+    (own / "annotations").mkdir()
+    (own / "annotations" / "instances_train2017.json").write_text(json.dumps(tiny.coco()))
+    (own / "annotations" / "captions_train2017.json").write_text("{}")
+    data = read(own)
+    assert data.files[0] == "train2017/a.png"
+    assert tiny.boxes_of(data) == tiny.EXPECTED
+
+    exported = tmp_path / "exported"
+    for part in ("train", "valid"):
+        tiny.write_pictures(exported / part)
+        (exported / part / "_annotations.coco.json").write_text(json.dumps(tiny.coco()))
+    both = read(exported)
+    assert both.ids[0] == "train/10"
+    assert len(both) == 6
+    assert both.files[3] == "valid/a.png"
+    assert set(both.subsets) == {"train", "valid"}
+    assert tiny.boxes_of(both.subset("valid")) == tiny.EXPECTED
+    assert read(exported, subset="valid").ids == (10, 11, 12)
+
+
+def test_read_refuses_what_is_not_a_data_set(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such file"):
+        read(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="no annotations or pictures"):
+        read(tmp_path)
+    (tmp_path / "x.csv").write_text("a,b")
+    with pytest.raises(UserError, match="not a data set"):
+        read(tmp_path / "x.csv")
+
+
+def test_read_raises_all_problems_at_once(tmp_path: Path) -> None:
+    content = tiny.coco()
+    content["annotations"][0]["category_id"] = 99
+    content["annotations"][1]["image_id"] = 99
+    with pytest.raises(DataError) as error:
+        read(tiny.write_coco(tmp_path, content))
+    assert [p.record for p in error.value.problems] == ["annotation 2", "annotation 1"]
+
+
 @pytest.mark.parametrize("annotations", ["", "annotations", "Annotations", "ANNOTATIONS"])
 @pytest.mark.parametrize("pictures", ["", "images", "Images"])
 @pytest.mark.parametrize("suffix", [".xml", ".XML"])
-def test_xml_in_a_folder(tmp_path: Path, annotations: str, pictures: str, suffix: str) -> None:
+def test_read_finds_xml_in_any_usual_folder(
+    tmp_path: Path, annotations: str, pictures: str, suffix: str
+) -> None:
     write_xml(tmp_path / annotations, suffix)
     tiny.write_pictures(tmp_path / pictures)
     for path in {tmp_path, tmp_path / annotations}:
@@ -35,7 +116,9 @@ def test_xml_in_a_folder(tmp_path: Path, annotations: str, pictures: str, suffix
 
 
 @pytest.mark.parametrize(("annotations", "pictures"), [("", ""), ("annotations", "images")])
-def test_folders_with_xml_are_image_sets(tmp_path: Path, annotations: str, pictures: str) -> None:
+def test_read_takes_folders_with_xml_as_image_sets(
+    tmp_path: Path, annotations: str, pictures: str
+) -> None:
     for part, stems in (("train", "ab"), ("test", "c")):
         write_xml(tmp_path / part / annotations, stems=stems)
         tiny.write_pictures(tmp_path / part / pictures)
@@ -46,7 +129,7 @@ def test_folders_with_xml_are_image_sets(tmp_path: Path, annotations: str, pictu
     assert all(data.path(i).is_file() for i in range(3))
 
 
-def test_a_sample_does_not_replace_the_xml(tmp_path: Path, mini) -> None:
+def test_read_ignores_samples_beside_xml(tmp_path: Path, mini) -> None:
     write_xml(tmp_path)
     tiny.write_pictures(tmp_path)
     xml = tmp_path / "c.xml"
@@ -59,7 +142,7 @@ def test_a_sample_does_not_replace_the_xml(tmp_path: Path, mini) -> None:
 
 
 @pytest.mark.parametrize("name", ["coco8.yaml", "my.yml", "DATA.YAML", "x.YML"])
-def test_data_yaml_under_another_name(tmp_path: Path, name: str) -> None:
+def test_read_finds_data_yaml_under_another_name(tmp_path: Path, name: str) -> None:
     tiny.write_yolo(tmp_path)
     (tmp_path / "data.yaml").rename(tmp_path / name)
     (tmp_path / "hyp.yaml").write_text("lr: 0.1\n")
@@ -69,7 +152,7 @@ def test_data_yaml_under_another_name(tmp_path: Path, name: str) -> None:
     assert tiny.boxes_of(data) == tiny.EXPECTED
 
 
-def test_two_that_could_be_data_yaml(tmp_path: Path) -> None:
+def test_read_does_not_guess_between_two_configs(tmp_path: Path) -> None:
     tiny.write_yolo(tmp_path)
     (tmp_path / "one.yaml").write_text((tmp_path / "data.yaml").read_text())
     (tmp_path / "data.yaml").rename(tmp_path / "two.yaml")
@@ -78,27 +161,12 @@ def test_two_that_could_be_data_yaml(tmp_path: Path) -> None:
     assert "2 x .yaml" in data.notes[0]
 
 
-def test_json_in_capitals(tmp_path: Path) -> None:
+def test_read_ignores_the_case_of_the_json_suffix(tmp_path: Path) -> None:
     tiny.write_coco(tmp_path).rename(tmp_path / "A.JSON")
     assert tiny.boxes_of(read(tmp_path)) == tiny.EXPECTED
 
 
-def test_what_a_plain_folder_does_not_read_is_noted(tmp_path: Path, mini) -> None:
-    tiny.write_pictures(tmp_path / "img")
-    assert read(tmp_path).notes == ()
-    (tmp_path / "readme.txt").write_text("x")
-    assert read(tmp_path).notes == ()
-    for name in ("ann/a.png.json", "ann/x.xml", "img/a.txt"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("{}")
-    code, _, err = mini("check", tmp_path, "--no-sheet")
-    assert code == 0
-    assert "NOTE not read as annotations: 1 x .json, 1 x .txt, 1 x .xml; known layouts" in err
-    code, out, _ = mini("check", tmp_path, "--no-sheet", "--json")
-    assert (code, len(json.loads(out)["notes"])) == (0, 1)
-
-
-def test_foreign_json_beside_coco_is_left_out(tmp_path: Path, mini) -> None:
+def test_read_leaves_out_other_json_beside_coco(tmp_path: Path, mini) -> None:
     path = tiny.write_coco(tmp_path)
     (tmp_path / "meta.json").write_text(json.dumps(FOREIGN))
     data, problems = read_with_problems(tmp_path)
@@ -108,14 +176,14 @@ def test_foreign_json_beside_coco_is_left_out(tmp_path: Path, mini) -> None:
     assert (code, "NOTE not COCO, left out: meta.json" in err) == (0, True)
 
 
-def test_foreign_json_alone_is_one_problem(tmp_path: Path) -> None:
+def test_read_reports_other_json_once(tmp_path: Path) -> None:
     tiny.write_pictures(tmp_path)
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_text(json.dumps(FOREIGN))
     for path in (tmp_path, tmp_path / "a.json"):
         (problem,) = read_with_problems(path)[1]
         assert (problem.kind, problem.file) == ("not-coco", "a.json")
-        assert "known layouts" in problem.fix
+        assert "supported layouts" in problem.fix
         with pytest.raises(DataError, match="not COCO"):
             read(path)
     write_xml(tmp_path)
@@ -123,7 +191,7 @@ def test_foreign_json_alone_is_one_problem(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["coco", "voc", "plain"])
-def test_our_own_results_in_the_folder(tmp_path: Path, mini, kind: str) -> None:
+def test_read_ignores_output_of_mini(tmp_path: Path, mini, kind: str) -> None:
     tiny.write_coco(tmp_path / "other")
     found = tmp_path / "other" / "d.json"
     found.write_text("[]")
@@ -142,12 +210,12 @@ def test_our_own_results_in_the_folder(tmp_path: Path, mini, kind: str) -> None:
     assert bool(data.notes) == (kind == "plain")
 
 
-def test_a_damaged_file_is_told_though_few_of_its_keys_are_seen(tmp_path: Path) -> None:
+def test_read_reports_a_broken_coco_file(tmp_path: Path) -> None:
     tiny.write_coco(tmp_path, json.dumps(tiny.coco())[:200])
     assert [p.kind for p in read_with_problems(tmp_path)[1]] == ["json-broken"]
 
 
-def test_yolo_without_data_yaml(tmp_path: Path, mini) -> None:
+def test_read_says_what_a_missing_data_yaml_needs(tmp_path: Path, mini) -> None:
     tiny.write_pictures(tmp_path / "images")
     (tmp_path / "labels").mkdir()
     (tmp_path / "labels" / "a.txt").write_text("0 0.5 0.5 0.2 0.2\n")
@@ -161,17 +229,16 @@ def test_yolo_without_data_yaml(tmp_path: Path, mini) -> None:
     assert len(read(tmp_path).boxes) == 1
 
 
-def test_a_configuration_that_cannot_be_read_is_one_problem(tmp_path: Path) -> None:
-    tiny.write_yolo(tmp_path)
-    for text in ("names: [a", "- a list"):
-        (tmp_path / "data.yaml").write_text(text)
-        assert len(read_with_problems(tmp_path)[1]) == 1
+def test_read_allows_root_for_coco_files_only(tmp_path: Path) -> None:
+    path = tiny.write_coco(tmp_path)
+    assert read(path, root=tmp_path).files[0] == "a.png"
+    for wrong, root in ((tmp_path, tmp_path), (path, tmp_path / "nowhere")):
+        with pytest.raises(UserError, match=r"--root|no such folder"):
+            read(wrong, root=root)
 
 
-def test_pictures_in_data(tmp_path: Path, mini) -> None:
-    (tmp_path / "labels.json").write_text(json.dumps(tiny.coco()))
-    code, _, err = mini("check", tmp_path, "--no-sheet")
-    assert code == 2
-    assert "fix: give the .json file, and name the folder of the images with --root" in err
-    tiny.write_pictures(tmp_path / "data")
-    assert read(tmp_path).files[0] == "data/a.png"
+def test_read_with_problems_refuses_bad_paths(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for path in (tmp_path / "loop", tmp_path / ("a" * 300), tmp_path / "a\0b"):
+        with pytest.raises(UserError, match="no such file"):
+            read_with_problems(path)

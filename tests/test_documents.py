@@ -1,4 +1,9 @@
-"""What README, docs/ and messages tell people to type exists: commands, options, keys, links."""
+"""What documents and messages tell people to type exists: commands, options, keys, files, links.
+
+Pages about measurements quote commands and keys as they were called at the commit they name. They
+say so in their first lines (HISTORICAL), and are only checked against the table of renamed keys. In
+a table whose first column is called "before", that column holds names that are gone.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +20,37 @@ from mini_fsod.cli import app
 from mini_fsod.config.load import KEYS, SECTIONS, resolve
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PACKAGE = ROOT / "src" / "mini_fsod"
+NAMES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
+PAGES = [*(ROOT / name for name in NAMES), *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8") for page in PAGES}
-# what was typed at the time: decisions, lab notes and changes may name keys that are gone
-HISTORY = ("CHANGELOG.md", "docs/decisions/", "docs/lab/")
-CURRENT = [page for page in TEXTS if not page.startswith(HISTORY)]
-SOURCES = sorted(p.relative_to(ROOT / "src").as_posix() for p in (ROOT / "src").rglob("*.py"))
+SOURCES = sorted(p.relative_to(ROOT / "src").as_posix() for p in PACKAGE.rglob("*.py"))
+KNOWN = {*KEYS, *SECTIONS}
+
+HISTORICAL = "as they were called at the commit"
+HEAD = 20  # lines in which a page says that it is historical
 
 KEY = rf"(?<![\w./-])(?:{'|'.join(name for name in SECTIONS if '.' not in name)})\.[a-z_][\w.]*\w"
-FILES = (".py", ".json", ".md", ".yaml", ".yml", ".png", ".safetensors", ".lock")
+FILES = (".py", ".json", ".jsonl", ".md", ".yaml", ".yml", ".png", ".safetensors", ".lock")
+
+
+def is_historical(page: str) -> bool:
+    return HISTORICAL in " ".join(" ".join(TEXTS[page].splitlines()[:HEAD]).split())
+
+
+def current_text(page: str) -> str:
+    """A page without what is about the past: older changes, and names in columns "before"."""
+    text = TEXTS[page]
+    if page == "CHANGELOG.md":
+        text = text.split("\n## ")[1]
+    lines, is_migration = [], False
+    for line in text.splitlines():
+        is_migration = line.startswith("|") and (is_migration or line.startswith("| before |"))
+        lines.append(line.split("|", 2)[2] if is_migration else line)
+    return "\n".join(lines)
+
+
+CURRENT = {page: current_text(page) for page in TEXTS if not is_historical(page)}
 
 
 def keys_in(text: str) -> set[str]:
@@ -35,14 +62,20 @@ def keys_in(text: str) -> set[str]:
     }
 
 
+def keys_in_spans(text: str) -> set[str]:
+    """Keys between backticks; not in blocks of code."""
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    return keys_in(" ".join(re.findall(r"`([^`]+)`", prose)))
+
+
 def names_a_module(name: str) -> bool:
     """Whether `data.subsets` or `data.subsets.arranged` is in the package."""
     folder, module, *_ = name.split(".")
-    return (ROOT / "src" / "mini_fsod" / folder / f"{module}.py").exists()
+    return (PACKAGE / folder / f"{module}.py").exists()
 
 
 def blocks(page: str, kind: str) -> list[str]:
-    return re.findall(rf"```{kind}\n(.*?)```", TEXTS[page], re.DOTALL)
+    return re.findall(rf"```{kind}\n(.*?)```", CURRENT[page], re.DOTALL)
 
 
 @pytest.mark.parametrize("page", CURRENT)
@@ -62,12 +95,12 @@ def test_readme_begins_with_a_configuration_that_is_complete(tmp_path: Path) -> 
 
 
 def typed_commands() -> list[str]:
-    """The lines `mini ...` of README and current docs, in blocks and in sentences."""
+    """The lines `mini ...` of current pages, in blocks and in sentences."""
     lines = [
         line for page in CURRENT for block in blocks(page, "sh") for line in block.splitlines()
     ]
-    for page in CURRENT:
-        lines += re.findall(r"`(mini [a-z-]+ [^`]*)`", TEXTS[page])
+    for text in CURRENT.values():
+        lines += re.findall(r"`(mini [a-z-]+ [^`]*)`", text)
     return sorted({line.partition("  #")[0] for line in lines if line.startswith("mini ")})
 
 
@@ -85,9 +118,30 @@ def test_commands_and_options_exist(line: str) -> None:
 
 @pytest.mark.parametrize("page", CURRENT)
 def test_keys_in_documents_exist(page: str) -> None:
-    prose = re.sub(r"```.*?```", "", TEXTS[page], flags=re.DOTALL)
-    spans = " ".join(re.findall(r"`([^`]+)`", prose))
-    assert keys_in(spans) <= {*KEYS, *SECTIONS}
+    assert keys_in_spans(CURRENT[page]) <= KNOWN
+
+
+def test_renamed_keys_has_every_key_of_historical_pages_that_is_gone() -> None:
+    table = TEXTS["docs/results.md"].split("## Renamed keys")[1].split("\n## ")[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
+    before = {key for old, _ in rows for key in keys_in(old)}
+    assert not before & KNOWN
+    assert {key for _, new in rows for key in keys_in(new)} <= KNOWN
+    historical = [page for page in TEXTS if page not in CURRENT]
+    assert "docs/results.md" in historical
+    for page in historical:
+        assert keys_in_spans(TEXTS[page]) <= KNOWN | before, page
+
+
+@pytest.mark.parametrize("page", CURRENT)
+def test_files_and_functions_in_documents_exist(page: str) -> None:
+    """`mining/scan.py` and `mining/scan.py:scan` are in the package, or below the repository."""
+    for file, name in re.findall(r"`([\w/]+\.py)(?::(\w+))?`", CURRENT[page]):
+        path = next((p for p in (PACKAGE / file, ROOT / file) if p.is_file()), None)
+        assert path is not None, file
+        source = path.read_text(encoding="utf-8")
+        pattern = rf"^(?:def|class) {name}\b"
+        assert not name or re.search(pattern, source, re.MULTILINE), f"{file}:{name}"
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -99,7 +153,7 @@ def test_keys_in_messages_exist(source: str) -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
-    assert keys_in(" ".join(strings)) <= {*KEYS, *SECTIONS}
+    assert keys_in(" ".join(strings)) <= KNOWN
 
 
 def anchors(text: str) -> set[str]:

@@ -79,6 +79,20 @@ def test_match_ignores_boxes_without_area() -> None:
     assert found.negative.all()
 
 
+def test_match_has_no_negatives_in_images_marked_so() -> None:
+    """Positives stay; other images are unchanged."""
+    boxes = torch.tensor([[16.0, 16.0, 48.0, 48.0]])
+    targets = pad_targets([boxes] * 2, [torch.zeros(1, dtype=torch.int64)] * 2)
+    plain = match(ANCHORS, None, targets, 0.7, 0.3, forced=True)
+    marked = targets._replace(no_negatives=torch.tensor([True, False]))
+    found = match(ANCHORS, None, marked, 0.7, 0.3, forced=True)
+    assert not found.negative[0].any()
+    assert torch.equal(found.negative[1], plain.negative[1])
+    assert torch.equal(found.positive, plain.positive)
+    assert plain.positive[0].any()
+    assert plain.negative[0].any()
+
+
 def test_match_makes_ignored_regions_neither_positive_nor_negative() -> None:
     candidates = torch.tensor([[[0.0, 0.0, 10.0, 10.0], [50.0, 0.0, 60.0, 10.0]]])
     region = [0.0, 0.0, 10.0, 8.0]  # IoU 0.8 with the first

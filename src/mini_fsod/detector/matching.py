@@ -33,8 +33,8 @@ def match(
     Positive: highest IoU >= positive_iou; with `forced` (low-quality matches) also every candidate
     that has the highest IoU with some box, ties included; it is matched to the box *it* overlaps
     most. Negative: below negative_iou with every target and every region to ignore. Candidates that
-    are not `valid` (B, N) are neither. Without boxes all are negative. Padding and boxes without
-    area match nothing.
+    are not `valid` (B, N) are neither. Without boxes all are negative, but in images of
+    `no_negatives` none is. Padding and boxes without area match nothing.
     """
     real = targets.valid & (area(targets.boxes) > 0)
     overlap = pairwise_iou(targets.boxes, candidates)  # (B, G, N)

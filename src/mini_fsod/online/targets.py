@@ -176,7 +176,8 @@ def with_mined(
     `weight` () multiplies all losses of samples on mined boxes; `has_box_loss` (B, M) says which of
     these have box losses too. With `drop_nested` a region inside a target of its class is not
     ignored (`outside_objects`). With `online.images: no_background` an image without any target in
-    this batch, visible base box, shot or mined box, has no negatives.
+    this batch, visible base box, shot or mined box, has no negatives: a region to ignore could not
+    do that, because it ignores by IoU, which small boxes have little of with a whole image.
     """
     ones, ones_mined = torch.ones_like(truth.boxes[..., 0]), torch.ones_like(mined.boxes[..., 0])
     ones_ignored = torch.ones_like(ignored.boxes[..., 0])

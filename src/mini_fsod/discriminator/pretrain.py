@@ -83,8 +83,8 @@ def pretrain(
     model = MoCo(Encoder(body, channels), queue, 0.999 if queue > SMALL_QUEUE else 0.99).to(device)
     model.to(memory_format=torch.channels_last)
     short = round(STORED * how.size)
-    with console.progress("decoding pictures") as told:
-        pictures = cached_pictures(data, cache, short, MAX_RATIO * short, progress=told)
+    with console.progress("decoding pictures") as progress:
+        pictures = cached_pictures(data, cache, short, MAX_RATIO * short, progress=progress)
     feed = feed_of(pictures, batch, how, device)
     iterations = None if how.epochs is None else max(1, round(how.epochs * images / batch))
     if mode(out):
@@ -166,7 +166,7 @@ def _refuse(out: Path, how: Pretraining, images: int) -> None:
     if how.backbone not in known:
         raise UserError(
             f'"{how.backbone}" cannot be pretrained.{nearest(how.backbone, known)}',
-            f"Take one of {', '.join(known)}.",
+            f"Use one of {', '.join(known)}.",
         )
     if images < MIN_IMAGES:
         raise UserError(

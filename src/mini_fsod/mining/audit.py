@@ -64,18 +64,18 @@ def judge_candidates(
     """
     boxes = _targets(arranged(truth, labels).boxes)
     label = found.label + len(labels.base)
-    own, other = pairs_within(found.image, boxes.image)
-    overlap = iou(found.xywh[own], boxes.xywh[other])
-    same = label[own] == boxes.label[other]
+    row, other = pairs_within(found.image, boxes.image)
+    overlap = iou(found.xywh[row], boxes.xywh[other])
+    same = label[row] == boxes.label[other]
     is_shot = _are_shots(boxes, truth, shots)
-    kind = _match(found, own, other, np.where(same, overlap, 0.0), is_shot)
+    kind = _match(found, row, other, np.where(same, overlap, 0.0), is_shot)
 
     on = np.full(len(found), BACKGROUND, dtype=np.int64)
     # later assignments win: another class's box that it covers says more than a corner of its own
-    on[own[same & (overlap >= LOOSE_IOU)]] = LOOSE
+    on[row[same & (overlap >= LOOSE_IOU)]] = LOOSE
     wrong = np.flatnonzero(~same & (overlap >= MATCH_IOU))
     wrong = wrong[np.argsort(overlap[wrong], kind="stable")]
-    on[own[wrong]] = boxes.label[other[wrong]]
+    on[row[wrong]] = boxes.label[other[wrong]]
     return Verdict(kind, on)
 
 
@@ -102,27 +102,27 @@ def _are_shots(boxes: Boxes, truth: Dataset, shots: Dataset) -> Bools:
     """(n,) which boxes of the images of `truth` are among the shots."""
     index = {file: i for i, file in enumerate(truth.files)}
     image = np.array([index.get(file, -1) for file in shots.files], dtype=np.int64)
-    own, other = pairs_within(boxes.image, image[shots.boxes.image])
-    same = boxes.label[own] == shots.boxes.label[other]
-    same &= iou(boxes.xywh[own], shots.boxes.xywh[other]) >= SAME_BOX_IOU
+    row, other = pairs_within(boxes.image, image[shots.boxes.image])
+    same = boxes.label[row] == shots.boxes.label[other]
+    same &= iou(boxes.xywh[row], shots.boxes.xywh[other]) >= SAME_BOX_IOU
     mask = np.zeros(len(boxes), dtype=np.bool_)
-    mask[own[same]] = True
+    mask[row[same]] = True
     return mask
 
 
 def _match(
-    found: Candidates, own: Ints, other: Ints, overlap: Floats, is_shot: Bools
+    found: Candidates, row: Ints, other: Ints, overlap: Floats, is_shot: Bools
 ) -> npt.NDArray[np.int8]:
     """(n,) greedy matching: the best candidates first, each takes the free box it fits best.
 
-    Row by row, candidate `own` overlaps box `other` by `overlap`; `is_shot` says it of each box.
+    Pair by pair, candidate `row` overlaps box `other` by `overlap`; `is_shot` says it of each box.
     """
     kind = np.full(len(found), FALSE, dtype=np.int8)
     near = np.flatnonzero(overlap >= MATCH_IOU)
-    kind[own[near]] = DUPLICATE
-    near = near[np.lexsort((other[near], -overlap[near], own[near], -found.score[own[near]]))]
+    kind[row[near]] = DUPLICATE
+    near = near[np.lexsort((other[near], -overlap[near], row[near], -found.score[row[near]]))]
     taken = np.zeros(len(is_shot), dtype=np.bool_)
-    for candidate, box in zip(own[near].tolist(), other[near].tolist(), strict=True):
+    for candidate, box in zip(row[near].tolist(), other[near].tolist(), strict=True):
         if kind[candidate] == DUPLICATE and not taken[box]:
             kind[candidate], taken[box] = SHOT if is_shot[box] else TRUE, True
     return kind
@@ -211,9 +211,9 @@ def _precision_at(verdict: Verdict, ranked: list[Ints], rank: int) -> float | No
     """Precision of the best `rank` candidates of each class; None if no class has so many."""
     if not any(len(best) >= rank for best in ranked):
         return None
-    own = np.concatenate([best[:rank] for best in ranked])
-    own = own[verdict.kind[own] != SHOT]
-    return _share(int((verdict.kind[own] == TRUE).sum()), len(own))
+    rows = np.concatenate([best[:rank] for best in ranked])
+    rows = rows[verdict.kind[rows] != SHOT]
+    return _share(int((verdict.kind[rows] == TRUE).sum()), len(rows))
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -129,8 +129,8 @@ def _best_first(found: Candidates, group: Ints) -> Ints:
 def _overlaps(found: Candidates, boxes: Boxes) -> Bools:
     """(n,) whether each candidate overlaps one of the boxes of its image."""
     boxes = boxes.take(boxes.sound)
-    own, other = pairs_within(found.image, boxes.image)
-    hit = iou(found.xywh[own], boxes.xywh[other]) >= ON_BASE_IOU
+    row, box = pairs_within(found.image, boxes.image)
+    hit = iou(found.xywh[row], boxes.xywh[box]) >= ON_BASE_IOU
     mask = np.zeros(len(found), dtype=np.bool_)
-    mask[own[hit]] = True
+    mask[row[hit]] = True
     return mask

@@ -50,45 +50,45 @@ def check_mining(config: Config, retrain: bool = True) -> None:
     """Raise a UserError for what would make the stages `scan` and `mine` fail after hours of
     training; `retrain`: and the stage `online` after them.
     """
-    own = config.mine
-    if own.pool is None:
+    section = config.mine
+    if section.pool is None:
         discriminator_of(config, torch.device("cpu"))  # its file may be damaged, its name unknown
         _note_unused_keys(config)
-    elif not is_file(own.pool):
+    elif not is_file(section.pool):
         raise UserError(
-            f"{own.pool}: there is no such pool.",
+            f"{section.pool}: there is no such pool.",
             "Set mine.pool to the folder of a run that has mined, or to its pool.json.",
         )
     elif (
         retrain
         and config.online.ignore_candidates
         and not config.online.oracle
-        and not is_file(mined_folder(own.pool) / CANDIDATES)
+        and not is_file(mined_folder(section.pool) / CANDIDATES)
     ):
         raise UserError(
-            f"{own.pool}: {CANDIDATES} is missing beside it; online.ignore_candidates needs it.",
+            f"{section.pool}: online.ignore_candidates needs {CANDIDATES} beside it.",
             "Copy it there, or set online.ignore_candidates to false.",
         )
-    if own.detections is not None and not is_file(own.detections):
-        raise UserError(f"{own.detections}: there is no such file.", "Check mine.detections.")
-    extra.check_extra(own)
+    if section.detections is not None and not is_file(section.detections):
+        raise UserError(f"{section.detections}: there is no such file.", "Check mine.detections.")
+    extra.check_extra(section)
 
 
 def _note_unused_keys(config: Config) -> None:
-    own = config.discriminator
-    values = {name: getattr(own, name.split(".")[1]) for name in CROP_KEYS}
+    section = config.discriminator
+    values = {name: getattr(section, name.split(".")[1]) for name in CROP_KEYS}
     values["mine.box_correction"] = config.mine.box_correction
     unused = [name for name, value in values.items() if value]
-    if own.weights == "none" and unused:
+    if section.weights == "none" and unused:
         have = "has" if len(unused) == 1 else "have"
         console.note(f"without discriminator.weights, {', '.join(unused)} {have} no effect")
 
 
 def mine(run: Run, folder: Path) -> dict[str, Any]:
     """Choose the pool, and write it with all files about it into `folder`; in one process."""
-    own, data = run.config.mine, run.data.mined
-    if own.pool is not None:
-        return _copy(own.pool, own.extra, folder)
+    section, data = run.config.mine, run.data.mined
+    if section.pool is not None:
+        return _copy(section.pool, section.extra, folder)
     scan = run.folder("scan")
     pairs = Pairs.load(scan / PAIRS)
     if pairs.files != data.files:
@@ -96,16 +96,18 @@ def mine(run: Run, folder: Path) -> dict[str, Any]:
             f"{scan / PAIRS}: the data set has other images than when it was scanned.",
             f"Remove the folder {scan} and run again: it is scanned anew.",
         )
-    figures = _choose(run, pairs, data, folder, own.per_class)
-    if own.extra is not None:
+    figures = _choose(run, pairs, data, folder, section.per_class)
+    if section.extra is not None:
         pairs = Pairs.load(scan / EXTRA_PAIRS)
-        images = extra.extra_images(run.data, own.extra, pairs.files)
+        images = extra.extra_images(run.data, section.extra, pairs.files)
         of_extra = folder / extra.EXTRA
         base = select_candidates(Pairs.load(scan / EXTRA_BASE_OBJECTS))
         labels = extra.base_labels(run.data.labels)
         pool_io.write_candidates(of_extra / extra.BASE_OBJECTS, base, images, labels)
-        about = {"folder": str(own.extra), "images": len(images)}
-        figures[extra.EXTRA] = about | _choose(run, pairs, images, of_extra, own.extra_per_class)
+        about = {"folder": str(section.extra), "images": len(images)}
+        figures[extra.EXTRA] = about | _choose(
+            run, pairs, images, of_extra, section.extra_per_class
+        )
     return figures
 
 
@@ -171,20 +173,20 @@ def _candidates_and_pool(
     run: Run, pairs: Pairs, data: Dataset, per_class: int
 ) -> tuple[Candidates, Bools, dict[str, Threshold]]:
     """The candidates (Eq. 4), which of them are in the pool (Eq. 1, 5), and why."""
-    own, labels = run.config.mine, run.data.labels
-    on_base = arranged(data, LabelMap(labels.base, ())).boxes if own.drop_on_base else None
+    section, labels = run.config.mine, run.data.labels
+    on_base = arranged(data, LabelMap(labels.base, ())).boxes if section.drop_on_base else None
     discriminator = run.config.discriminator
     found = select_candidates(
-        pairs, own.tau, on_base, whiten=discriminator.whiten, refine=discriminator.refine
+        pairs, section.tau, on_base, whiten=discriminator.whiten, refine=discriminator.refine
     )
-    eligible = not_nested(found) if own.drop_nested else None
-    if own.box_correction and pairs.crops is not None:
+    eligible = not_nested(found) if section.drop_nested else None
+    if section.box_correction and pairs.crops is not None:
         sizes = image_sizes(data)[found.image][:, ::-1]
         correction = pairs.crops.correction[found.label]
         found = replace(found, xywh=corrected_boxes(found.xywh, correction, sizes))
-    fixed = None if own.threshold == "adaptive" else float(own.threshold)
+    fixed = None if section.threshold == "adaptive" else float(section.threshold)
     kept, table = choose_pool(
-        found, labels.novel, fixed, own.alpha, per_class, own.mean_score, eligible
+        found, labels.novel, fixed, section.alpha, per_class, section.mean_score, eligible
     )
     return found, kept, table
 

@@ -52,24 +52,24 @@ def figures_in(folder: Path) -> dict[str, Any]:
     return figures if isinstance(figures, dict) else {}
 
 
-def check_extra(own: Mine) -> None:
+def check_extra(section: Mine) -> None:
     """Raise a UserError where `mine.extra` cannot work, alone or with other keys."""
-    if own.pool is not None:
-        _check_given(own.pool, own.extra)
-    elif own.extra is None:
-        if own.extra_only:
+    if section.pool is not None:
+        _check_given(section.pool, section.extra)
+    elif section.extra is None:
+        if section.extra_only:
             raise UserError(
                 "mine.extra_only is true, but there are no extra images.",
                 "Set mine.extra to their folder, or mine.extra_only to false.",
             )
-    elif own.detections is not None:
+    elif section.detections is not None:
         raise UserError(
-            f"mine.detections ({own.detections}) has detections on the training images only, and "
-            f"cannot be used to mine the images of mine.extra ({own.extra}).",
+            f"mine.detections ({section.detections}) has detections on the training images only; "
+            f"they cannot be used to mine the images of mine.extra ({section.extra}).",
             "Leave mine.detections or mine.extra out.",
         )
     else:
-        _check_folder(own.extra)
+        _check_folder(section.extra)
 
 
 def _check_given(given: Path, extra: Path | None) -> None:
@@ -168,8 +168,8 @@ def _indices(images: Path, found: Dataset, files: Collection[str]) -> list[int]:
 def _damaged(paths: tuple[Path, ...]) -> set[Path]:
     """Images that cannot be read: of thousands from anywhere some always are."""
     with console.progress("checking images", len(paths)) as progress:
-        looks = picture_sizes(paths, decode=True, progress=progress)
-    return {path for path, s in zip(paths, looks, strict=True) if isinstance(s, PictureError)}
+        sizes = picture_sizes(paths, decode=True, progress=progress)
+    return {path for path, s in zip(paths, sizes, strict=True) if isinstance(s, PictureError)}
 
 
 def base_labels(labels: LabelMap) -> LabelMap:

@@ -79,14 +79,14 @@ class Pairs:
                 columns = {name: stored[name] for name in stored.files}
             if columns.pop("format") != FORMAT:
                 raise ValueError("written by another version of mini")
-            own = {name: columns.pop(f"products_{name}", None) for name in DotProducts.__slots__}
-            products = None if own["square"] is None else DotProducts(**own)
-            seen = {name: columns.pop(f"crops_{name}", None) for name in CropFeatures.__slots__}
+            found = {name: columns.pop(f"products_{name}", None) for name in DotProducts.__slots__}
+            products = None if found["square"] is None else DotProducts(**found)
+            found = {name: columns.pop(f"crops_{name}", None) for name in CropFeatures.__slots__}
             crops = None
-            if seen["pairs"] is not None:
+            if found["pairs"] is not None:
                 # summed in float64, as before the file
-                wide = {name: seen[name].astype(np.float64) for name in FEATURES}
-                crops = CropFeatures(**seen | wide)
+                wide = {name: found[name].astype(np.float64) for name in FEATURES}
+                crops = CropFeatures(**found | wide)
             files = tuple(columns.pop("files").tolist())
             pairs = cls(**columns, products=products, crops=crops, files=files)
             _check(pairs)

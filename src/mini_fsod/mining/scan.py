@@ -55,20 +55,23 @@ Reference = Comparison | CropReference | None
 
 def scan(run: Run, folder: Path) -> dict[str, Any]:
     """Find the pairs of the images to mine, and write them into `folder`; in one process."""
-    own, data = run.config.mine, run.data.mined
+    section, data = run.config.mine, run.data.mined
     discriminator = discriminator_of(run.config, run.device)
     detector = None
-    if own.detections is None:
+    if section.detections is None:
         detector = to_device(load_detector(run, "transfer").detector, run.device)
     reference = None if discriminator is None else _reference(run, discriminator)
     pairs = Pairs.of([], [], [], [], [])
-    if not own.extra_only:
+    if not section.extra_only:
         pairs = _pairs(run, data, detector, reference)
     replace(pairs, files=data.files).save(folder / PAIRS)
-    figures: dict[str, Any] = {"images": 0 if own.extra_only else len(data), "pairs": len(pairs)}
-    if own.extra is not None:
+    figures: dict[str, Any] = {
+        "images": 0 if section.extra_only else len(data),
+        "pairs": len(pairs),
+    }
+    if section.extra is not None:
         assert detector is not None  # `check_extra`: not together with `mine.detections`
-        extra = extra_images(run.data, own.extra)
+        extra = extra_images(run.data, section.extra)
         count = console.count(len(extra), "extra image")
         for line in (f"{extra.root}: {count}", *extra.notes):
             console.note(line)
@@ -81,13 +84,13 @@ def scan(run: Run, folder: Path) -> dict[str, Any]:
 
 def discriminator_of(config: Config, device: torch.device) -> Discriminator | None:
     """The configured discriminator on the device; None without one."""
-    own = config.discriminator
-    if own.weights == "none":
+    section = config.discriminator
+    if section.weights == "none":
         return None
     found = load_discriminator(
-        own.weights, device, CAFFE if own.caffe else None, own.caffe, own.crop
+        section.weights, device, CAFFE if section.caffe else None, section.caffe, section.crop
     )
-    if found.crop is None and (own.whiten or own.refine or config.mine.box_correction):
+    if found.crop is None and (section.whiten or section.refine or config.mine.box_correction):
         raise UserError(
             "discriminator.whiten, discriminator.refine and mine.box_correction need features of "
             "crops.",
@@ -121,11 +124,11 @@ def _pairs(run: Run, data: Dataset, detector: Detector | None, reference: Refere
 
 
 def _detect(run: Run, data: Dataset, detector: Detector, comparison: Comparison | None) -> Pairs:
-    own, views = run.config.mine, run.config.views
+    section, views = run.config.mine, run.config.views
     batches, sizes = run.data.batches(data)
     plans = [  # the limit of the long side grows with the short side
         plan
-        for short in own.scan_short or (views.test,)
+        for short in section.scan_short or (views.test,)
         for plan in each_once(sizes, images_per_batch(run), short, views.long * short // views.test)
     ]
     if comparison is not None:
@@ -137,7 +140,7 @@ def _detect(run: Run, data: Dataset, detector: Detector, comparison: Comparison 
             counted(batches, progress),
             plans,
             len(run.data.labels.base),
-            own.min_score,
+            section.min_score,
             run.device,
             run.bf16(run.config.transfer),
             comparison,
@@ -146,15 +149,15 @@ def _detect(run: Run, data: Dataset, detector: Detector, comparison: Comparison 
 
 def _given_pairs(run: Run, data: Dataset) -> Pairs:
     """The pairs of `mine.detections`."""
-    own = run.config.mine
-    assert own.detections is not None  # else there is a detector
-    found = read_detections(own.detections, data)
+    section = run.config.mine
+    assert section.detections is not None  # else there is a detector
+    found = read_detections(section.detections, data)
     inside = data.overlaps_picture(found.image, found.xywh)
     if not inside.all():
         boxes = console.count(int((~inside).sum()), "box")
-        console.note(f"{own.detections}: {boxes} outside of the picture left out")
+        console.note(f"{section.detections}: {boxes} outside of the picture left out")
     return pairs_from_detections(
-        found.take(inside), data.classes, run.data.labels.novel, own.min_score
+        found.take(inside), data.classes, run.data.labels.novel, section.min_score
     )
 
 
@@ -171,8 +174,8 @@ def _compare_given(run: Run, data: Dataset, pairs: Pairs, comparison: Comparison
 
 def _base_objects(run: Run, data: Dataset, detector: Detector) -> Pairs:
     """Possible base objects, as pairs: detections of base classes above the score threshold."""
-    own, views, labels = run.config.mine, run.config.views, run.data.labels
-    keys = run.config.detector.model_copy(update={"score_threshold": own.min_score})
+    section, views, labels = run.config.mine, run.config.views, run.data.labels
+    keys = run.config.detector.model_copy(update={"score_threshold": section.min_score})
     config = run.config.model_copy(update={"detector": keys})
     detector.settings = configured(detector.settings, config)
     batches, sizes = run.data.batches(data)
@@ -180,4 +183,4 @@ def _base_objects(run: Run, data: Dataset, detector: Detector) -> Pairs:
     bf16 = run.bf16(run.config.transfer)
     with console.progress("scanning for base objects", len(plans)) as progress:
         found = detect_all(detector, counted(batches, progress), plans, run.device, bf16)
-    return pairs_from_detections(found, labels.classes, labels.base, own.min_score)
+    return pairs_from_detections(found, labels.classes, labels.base, section.min_score)

@@ -23,13 +23,12 @@ from mini_fsod.config.schema import TRAINED
 from mini_fsod.detector.model import Detector
 from mini_fsod.detector.settings import DetectorSettings
 from mini_fsod.errors import UserError
-from mini_fsod.files import is_file, is_folder, real, write_bytes
+from mini_fsod.files import CHECKPOINT_FILE, is_file, is_folder, real, write_bytes
 from mini_fsod.labels import LabelMap
 
 About = dict[str, str | int | float | None]
 
 FORMAT = 1
-NAME = "checkpoint.safetensors"
 COPY_AGAIN = "Copy it again, or repeat the stage that wrote it."
 
 
@@ -146,10 +145,10 @@ def find(run_or_checkpoint: Path) -> Path:
     if not is_folder(path):
         raise UserError(f"{path}: does not exist.", "Give a run's folder or a checkpoint.")
     for folder in (path, *(path / stage for stage in reversed(TRAINED))):
-        if is_file(folder / NAME):
-            return folder / NAME
+        if is_file(folder / CHECKPOINT_FILE):
+            return folder / CHECKPOINT_FILE
     raise UserError(
-        f"{path}: no {NAME} in it, nor in its {', '.join(TRAINED)}.",
+        f"{path}: no {CHECKPOINT_FILE} in it, nor in its {', '.join(TRAINED)}.",
         "Give the folder of a run with a finished stage, or a checkpoint.",
     )
 

@@ -16,6 +16,8 @@ from typing import Any, BinaryIO
 
 from mini_fsod.errors import UserError
 
+CONFIG_FILE = "config.yaml"  # in the folder of a run
+CHECKPOINT_FILE = "checkpoint.safetensors"  # in the folder of a stage
 FREE_SPACE = "Free some space and repeat the command: it resumes where it stopped."
 
 _locked: set[Path] = set()  # by this process

@@ -14,6 +14,7 @@ from helpers.tiny_detector import LABELS, tiny_detector
 from mini_fsod import checkpoint
 from mini_fsod.detector.model import Detector
 from mini_fsod.detector.settings import BackboneSettings, DetectorSettings
+from mini_fsod.files import CHECKPOINT_FILE
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def folder(tmp_path: Path, weights: Path) -> Path:
     detector = Detector(DetectorSettings(num_classes=3, backbone=backbone, channels=16), weights)
     folder = tmp_path / "stage"
     about: checkpoint.About = {"stage": "base", "weights": str(weights), "seed": None}
-    checkpoint.save(folder / checkpoint.NAME, detector, LABELS, about)
+    checkpoint.save(folder / CHECKPOINT_FILE, detector, LABELS, about)
     return folder
 
 
@@ -41,7 +42,7 @@ def test_slim_and_show_say_what_is_left_out(
     out = tmp_path / "small.safetensors"
     code, _, err = mini("checkpoint", "slim", folder, "-o", out)
     assert code == 0, err
-    before = (folder / checkpoint.NAME).stat().st_size / 2**20
+    before = (folder / CHECKPOINT_FILE).stat().st_size / 2**20
     assert f"{out.stat().st_size / 2**20:.1f} MiB instead of {before:.1f} MiB" in err
     assert f"5 frozen tensors left out; loading this file needs {weights}" in err
     code, shown, err = mini("checkpoint", "show", out)

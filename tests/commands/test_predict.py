@@ -17,6 +17,7 @@ from helpers.tiny_detector import LABELS, SIZES, files, tiny_detector, write_pho
 from mini_fsod import checkpoint, console, draw
 from mini_fsod.commands.predict import detections_table, to_json
 from mini_fsod.draw import BASE_COLOUR, NOVEL_COLOUR
+from mini_fsod.files import CHECKPOINT_FILE
 from mini_fsod.predict import Prediction, predict
 
 
@@ -24,7 +25,7 @@ from mini_fsod.predict import Prediction, predict
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a checkpoint."""
     folder = tmp_path_factory.mktemp("stage")
-    checkpoint.save(folder / checkpoint.NAME, tiny_detector(), LABELS, {"weights": None})
+    checkpoint.save(folder / CHECKPOINT_FILE, tiny_detector(), LABELS, {"weights": None})
     return folder
 
 
@@ -47,7 +48,7 @@ def prediction(path: Path = Path("a.jpg")) -> Prediction:
 def test_predict_prints_every_detection_as_json(saved: Path, photos: Path, mini: Any) -> None:
     code, out, err = mini("predict", saved, photos, "--json", "--device", "cpu")
     assert code == 0, err
-    assert f"detector: {saved / checkpoint.NAME}" in err
+    assert f"detector: {saved / CHECKPOINT_FILE}" in err
     records = json.loads(out)
     expected = list(predict(tiny_detector(), LABELS, files(photos), torch.device("cpu")))
     assert [r["file"] for r in records] == [str(path) for path in files(photos)]

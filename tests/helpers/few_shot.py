@@ -11,6 +11,7 @@ from torch import Tensor
 from helpers.run_data import CPU, run_data
 from mini_fsod import checkpoint
 from mini_fsod.detector.model import Detector
+from mini_fsod.files import CHECKPOINT_FILE
 from mini_fsod.labels import LabelMap
 from mini_fsod.runs.detectors import new_detector
 from mini_fsod.runs.run import Run
@@ -56,7 +57,7 @@ def save_detector(run: Run, stage: str) -> Detector:
             detector.iou_branch.predict.weight.normal_(std=0.5)
     about = {"stage": stage, "iterations": 0, "seed": 0, "weights": None}
     run.folder(stage).mkdir(parents=True, exist_ok=True)
-    checkpoint.save(run.folder(stage) / checkpoint.NAME, detector, labels, about)
+    checkpoint.save(run.folder(stage) / CHECKPOINT_FILE, detector, labels, about)
     return detector
 
 

@@ -11,6 +11,7 @@ import torch
 from helpers.tiny_run import config, discriminator
 from mini_fsod import checkpoint
 from mini_fsod.config.schema import Config
+from mini_fsod.files import CHECKPOINT_FILE
 from mini_fsod.mining.choose import mine
 from mini_fsod.mining.scan import scan
 from mini_fsod.runs.data import RunData
@@ -43,7 +44,7 @@ def mining_run(data: Path, out: Path, scanned: Path | None = None, **changes: ob
         out / "pool.json",
         out / "pool-extra.json",
     )
-    _write_detector(run, folders["transfer"] / checkpoint.NAME)
+    _write_detector(run, folders["transfer"] / CHECKPOINT_FILE)
     return run
 
 

@@ -25,6 +25,7 @@ from mini_fsod.config.schema import Online
 from mini_fsod.data.dataset import Boxes
 from mini_fsod.detector.settings import RoISettings
 from mini_fsod.errors import DataError, UserError
+from mini_fsod.files import CHECKPOINT_FILE
 from mini_fsod.labels import LabelMap
 from mini_fsod.online.retrain import boxes_per_image, new_student, online
 from mini_fsod.runs.detectors import new_detector
@@ -143,7 +144,7 @@ def test_new_student_starts_from_transfer(data: Path, tmp_path: Path, iou_branch
     run = run_of(data, tmp_path, **changes)
     few_shot = new_detector(run.config, 3)
     few_shot.backbone.requires_grad_(False)
-    path = tmp_path / "transfer" / checkpoint.NAME
+    path = tmp_path / "transfer" / CHECKPOINT_FILE
     path.parent.mkdir()
     checkpoint.save(path, few_shot, LABELS, {"stage": "transfer", "weights": "a.safetensors"})
     student, weights = new_student(run)

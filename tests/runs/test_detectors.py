@@ -11,6 +11,7 @@ from mini_fsod import checkpoint
 from mini_fsod.config.schema import Config
 from mini_fsod.detector.settings import CAFFE
 from mini_fsod.errors import UserError
+from mini_fsod.files import CHECKPOINT_FILE
 from mini_fsod.labels import LabelMap
 from mini_fsod.runs.detectors import load_detector, new_detector, to_device
 
@@ -30,7 +31,7 @@ def run_of(folder: Path, config: Config) -> Any:
 
 
 def save_stage(folder: Path, stage: str, classes: LabelMap, config: Config) -> Path:
-    path = folder / stage / checkpoint.NAME
+    path = folder / stage / CHECKPOINT_FILE
     detector = new_detector(config, len(classes.classes))
     checkpoint.save(path, detector, classes, {"stage": stage})
     return path
@@ -117,5 +118,5 @@ def test_load_detector_refuses_another_architecture(
 
 
 def test_load_detector_names_a_missing_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"transfer/{checkpoint.NAME}: .* does not exist"):
+    with pytest.raises(UserError, match=f"transfer/{CHECKPOINT_FILE}: .* does not exist"):
         load_detector(run_of(tmp_path, config_of()), "transfer")

@@ -8,9 +8,9 @@ from safetensors.torch import load_file
 
 from helpers import shapes
 from helpers.few_shot import make_run, save_detector
-from mini_fsod import checkpoint
 from mini_fsod.detector.model import Detector, build
 from mini_fsod.detector.settings import RoISettings
+from mini_fsod.files import CHECKPOINT_FILE
 from mini_fsod.labels import LabelMap
 from mini_fsod.tfa import fine_tune
 from mini_fsod.tfa.transfer import few_shot_detector, transfer
@@ -117,7 +117,7 @@ def test_transfer_trains_novel_box_rows_as_configured(
         (folder / "transfer").mkdir()
         figures = transfer(run, folder / "transfer")
         assert figures["iterations"] == 25
-        weights = load_file(folder / "transfer" / checkpoint.NAME)
+        weights = load_file(folder / "transfer" / CHECKPOINT_FILE)
         known, rows = base.predictor.boxes.weight.detach(), weights["predictor.boxes.weight"]
         mean = known.view(-1, 4, known.shape[1]).mean(0)
         distance[boxes] = float((rows[-4:] - mean).norm() / mean.norm())

@@ -12,6 +12,7 @@ from helpers import shapes
 from helpers.few_shot import changed_parameters, make_run, save_detector
 from mini_fsod import checkpoint
 from mini_fsod.data.dataset import Dataset
+from mini_fsod.files import CHECKPOINT_FILE
 from mini_fsod.tfa import fine_tune
 from mini_fsod.tfa.tune import tune
 from mini_fsod.train import log
@@ -42,7 +43,7 @@ def tuned(
     save_detector(run, "online")
     (folder / "tune").mkdir()
     figures = tune(run, folder / "tune")
-    before, after = (load_file(folder / s / checkpoint.NAME) for s in ("online", "tune"))
+    before, after = (load_file(folder / s / CHECKPOINT_FILE) for s in ("online", "tune"))
     return before, after, figures
 
 
@@ -61,7 +62,7 @@ def test_tune_trains_exactly_its_part(
     before, after, figures = tuned(data, tmp_path, tune__part=part, online__iou_branch=iou_branch)
     assert changed_parameters(before, after) == trained
     assert figures["iterations"] == 12
-    header = checkpoint.read_header(tmp_path / "tune" / checkpoint.NAME)
+    header = checkpoint.read_header(tmp_path / "tune" / CHECKPOINT_FILE)
     assert header.about["stage"] == "tune"
     assert header.settings.classifier == "linear"
     assert ("loss_iou" in log.read_log(tmp_path / "tune" / log.FILE)[0]) is iou_branch

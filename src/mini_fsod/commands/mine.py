@@ -12,9 +12,8 @@ from rich.table import Table
 
 from mini_fsod import console
 from mini_fsod.commands.options import app, command_line
-from mini_fsod.commands.run import CONFIG_FILE
 from mini_fsod.errors import UserError
-from mini_fsod.files import is_file
+from mini_fsod.files import CONFIG_FILE, is_file
 
 SECTIONS = ("mine.", "discriminator.")  # the keys that `mini mine` may change
 EXTRA = "extra"  # the subfolder of `mine` with the pool of mine.extra

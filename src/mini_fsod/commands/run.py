@@ -11,9 +11,7 @@ from rich.table import Table
 
 from mini_fsod import console
 from mini_fsod.commands.options import Sets, app, command_line
-from mini_fsod.files import is_file
-
-CONFIG_FILE = "config.yaml"  # the configuration in a run's folder
+from mini_fsod.files import CONFIG_FILE, is_file
 
 
 @app.command("run")

@@ -226,11 +226,11 @@ def _device(todo: StudyPlan) -> str:
 
 
 def _refuse_folder(out: Path) -> None:
-    from mini_fsod.files import is_file, is_folder, mode
+    from mini_fsod.files import CONFIG_FILE, is_file, is_folder, mode
 
     if mode(out) and not is_folder(out):
         raise UserError(f"{out}: not a folder.", "Choose another one with --out.")
-    if is_file(out / "config.yaml"):
+    if is_file(out / CONFIG_FILE):
         raise UserError(f"{out}: a run is in this folder.", "Choose another one with --out.")
 
 

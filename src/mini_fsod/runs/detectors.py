@@ -12,6 +12,7 @@ from mini_fsod.config.schema import Config
 from mini_fsod.detector.model import Detector, build
 from mini_fsod.detector.settings import CAFFE, DetectorSettings, RoISettings, RPNSettings
 from mini_fsod.errors import UserError
+from mini_fsod.files import CHECKPOINT_FILE
 from mini_fsod.runs.run import Run
 
 
@@ -68,7 +69,7 @@ def to_device(detector: Detector, device: torch.device) -> Detector:
 
 def load_detector(run: Run, stage: str) -> checkpoint.Saved:
     """The detector of a finished stage, on the CPU, with this run's sampling and test settings."""
-    path = run.folder(stage) / checkpoint.NAME
+    path = run.folder(stage) / CHECKPOINT_FILE
     saved = checkpoint.load(path, run.config.detector.weights)
     labels = run.data.labels
     classes = labels.base if stage == "base" else labels.classes

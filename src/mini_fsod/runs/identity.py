@@ -14,10 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from mini_fsod import checkpoint
 from mini_fsod.config.schema import STAGES, Config, Training
 from mini_fsod.errors import UserError
-from mini_fsod.files import digest, is_file
+from mini_fsod.files import CHECKPOINT_FILE, digest, is_file
 from mini_fsod.runs.pool import EXTRA_POOL, mined_folder
 
 FORMAT = 1  # raise it when the same settings give another result than before
@@ -113,7 +112,7 @@ def file_content(name: str | Path | None) -> str | None:
 
 def given_checkpoint(given: Path, stage: str) -> Path:
     """The checkpoint that a file, a run, or the folder of a stage stands for."""
-    for path in (given, given / stage / checkpoint.NAME, given / checkpoint.NAME):
+    for path in (given, given / stage / CHECKPOINT_FILE, given / CHECKPOINT_FILE):
         if is_file(path):
             return path
     raise UserError(

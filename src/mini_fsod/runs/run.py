@@ -12,6 +12,7 @@ from mini_fsod import checkpoint, console
 from mini_fsod.config.schema import Config, Online, Training
 from mini_fsod.data.dataset import Ints
 from mini_fsod.detector.model import Detector
+from mini_fsod.files import CHECKPOINT_FILE
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.schedule import Schedule
 from mini_fsod.runs.data import RunData
@@ -106,7 +107,7 @@ class Run:
                 "seed": self.config.seed,
                 "weights": weights,
             }
-            checkpoint.save(folder / checkpoint.NAME, trained_detector, labels, about)
+            checkpoint.save(folder / CHECKPOINT_FILE, trained_detector, labels, about)
         wait_for_all(self.team)
         return {
             "iterations": trained.iterations,

@@ -17,7 +17,17 @@ from mini_fsod.config.schema import STAGES, TRAINED, Config
 from mini_fsod.data.folder import pictures_below
 from mini_fsod.device import torch_device
 from mini_fsod.errors import UserError, nearest
-from mini_fsod.files import digest, is_file, is_folder, lock, real, write_bytes, write_json
+from mini_fsod.files import (
+    CHECKPOINT_FILE,
+    CONFIG_FILE,
+    digest,
+    is_file,
+    is_folder,
+    lock,
+    real,
+    write_bytes,
+    write_json,
+)
 from mini_fsod.mining.choose import check_mining, mine
 from mini_fsod.mining.scan import scan
 from mini_fsod.online.retrain import online
@@ -44,7 +54,6 @@ STAGE = {
     "base": base, "transfer": transfer, "scan": scan, "mine": mine, "online": online, "tune": tune,
 }  # fmt: skip
 ON_ONE_PROCESS = ("scan", "mine")  # the others share the training among all
-CONFIG = "config.yaml"
 FINAL = "detector.safetensors"  # the detector of the last stage, in the run's folder
 PLAN = "plan.json"  # of a study
 
@@ -182,12 +191,16 @@ class _Pipeline:
         if leads:
             self._out.mkdir(parents=True, exist_ok=True)
             store.remove_leftovers(self._out)
-            write_bytes(self._out / CONFIG, self._config.to_yaml().encode())
+            write_bytes(self._out / CONFIG_FILE, self._config.to_yaml().encode())
         results: dict[str, Any] = {}
         for stage in wanted:
             self._key(stage)
             repeats = first is not None and STAGES.index(stage) >= STAGES.index(first)
-            self._finish(stage, repeats, wait)
+            try:
+                self._finish(stage, repeats, wait)
+            except Exception as error:
+                error.stage = stage  # type: ignore[attr-defined]  # for a study: who needs it too
+                raise
             if leads:
                 results = self._write_results()
         if leads:
@@ -252,14 +265,14 @@ class _Pipeline:
         if given is not None:
             figures = {"checkpoint": str(given)}
             if run.team.leads:
-                store.copy_file(given, folder / checkpoint.NAME)
+                store.copy_file(given, folder / CHECKPOINT_FILE)
                 for score in given.resolve().parent.glob("score-*.json"):
                     store.copy_file(score, folder / score.name)
         elif run.team.leads or stage not in ON_ONE_PROCESS:
             figures = STAGE[stage](run, folder)
         if run.team.leads:
             if stage in TRAINED:
-                figures["checkpoint_sha256"] = digest(folder / checkpoint.NAME)
+                figures["checkpoint_sha256"] = digest(folder / CHECKPOINT_FILE)
             figures["seconds"] = time.perf_counter() - begun
             write_json(folder / store.METRICS, figures)
             (folder / state.FILE).unlink(missing_ok=True)
@@ -271,7 +284,7 @@ class _Pipeline:
         if given is not None:
             return given_checkpoint(given, stage)
         if stage == "tune" and self._config.tune.data == "none":
-            return self._folder("online") / checkpoint.NAME
+            return self._folder("online") / CHECKPOINT_FILE
         return None
 
     def _score(self, stage: str, folder: Path) -> dict[str, Any]:
@@ -311,7 +324,7 @@ class _Pipeline:
                 store.unlink(self._out, stage)
         trained = [stage for stage in TRAINED if stage in self._figures]
         if trained:
-            source = self._folder(trained[-1]) / checkpoint.NAME
+            source = self._folder(trained[-1]) / CHECKPOINT_FILE
             store.copy_file(source, self._out / FINAL)
         else:
             (self._out / FINAL).unlink(missing_ok=True)

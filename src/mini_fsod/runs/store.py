@@ -20,7 +20,7 @@ from typing import Any
 from mini_fsod import console
 from mini_fsod.config.schema import STAGES
 from mini_fsod.errors import UserError
-from mini_fsod.files import is_file, is_folder, lock, unwritten, write_bytes
+from mini_fsod.files import CONFIG_FILE, is_file, is_folder, lock, unwritten, write_bytes
 
 STORE = ".stages"
 LOCKS = "locks"  # a folder in the store
@@ -166,7 +166,7 @@ def run_folders(runs: Path) -> list[Path]:
     for root, folders, files in os.walk(runs):
         depth = len(Path(root).relative_to(runs).parts)
         here = Path(root)
-        if "config.yaml" in files and any((here / stage).is_symlink() for stage in STAGES):
+        if CONFIG_FILE in files and any((here / stage).is_symlink() for stage in STAGES):
             found.append(here)
         folders[:] = sorted(
             name

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mini_fsod import checkpoint, console
+from mini_fsod import console
 from mini_fsod.data.subsets import arranged, is_of, with_base_boxes
 from mini_fsod.detector.model import Detector
-from mini_fsod.files import write_bytes
+from mini_fsod.files import CHECKPOINT_FILE, write_bytes
 from mini_fsod.runs.detectors import load_detector, to_device
 from mini_fsod.runs.run import Run
 from mini_fsod.tfa.fine_tune import fine_tune
@@ -49,7 +49,7 @@ def _copy_online(run: Run, folder: Path) -> dict[str, Any]:
     """Without fine-tuning, the re-trained detector is the result."""
     if run.team.leads:
         console.note("tune.data is none: no fine-tuning, the detector of online is the result")
-        content = (run.folder("online") / checkpoint.NAME).read_bytes()
-        write_bytes(folder / checkpoint.NAME, content)
+        content = (run.folder("online") / CHECKPOINT_FILE).read_bytes()
+        write_bytes(folder / CHECKPOINT_FILE, content)
     wait_for_all(run.team)
     return {"iterations": 0, "training_seconds": 0.0, "images_per_second": None}

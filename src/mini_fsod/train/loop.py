@@ -31,7 +31,7 @@ from mini_fsod.train.ema import Average, warmed_decay
 from mini_fsod.train.log import Log
 from mini_fsod.train.nonfinite import refuse_nonfinite
 from mini_fsod.train.schedule import can_estimate, iterations_in_budget, rate_at
-from mini_fsod.train.state import StateWriter, read_state, restore, snapshot
+from mini_fsod.train.state import FILE, StateWriter, read_state, restore, snapshot
 from mini_fsod.train.step import Inputs, Losses, Step, make_optimiser
 
 LOG_EVERY = {"cuda": 50}  # iterations between log lines; on other devices the host waits anyway
@@ -204,7 +204,7 @@ def _resume(
     except ValueError as error:
         raise UserError(
             f"{folder}: the training cannot resume: {error}.",
-            "Change them back, or train into another folder.",
+            f"Delete {folder / FILE} to start it again, or change them back.",
         ) from error
     total = section.iterations or state["total"]
     return _Progress(state["step"], total, state["seconds"], feed.identity)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 
+from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.read import read
 from mini_fsod.data.subsets import arranged, base_set
 from mini_fsod.detector import CAFFE
@@ -27,7 +28,7 @@ from mini_fsod.eval.inference import detect_all
 from mini_fsod.eval.score import score
 from mini_fsod.labels import SPLITS, LabelMap
 from mini_fsod.loader.cache import cached_pictures
-from mini_fsod.loader.resident import Annotations, Resident
+from mini_fsod.loader.resident import Annotations, Resident, pixels_on_device
 from mini_fsod.loader.schedule import Schedule, each_once
 from mini_fsod.train.ema import Average, warmed_decay
 from mini_fsod.train.step import Step, inputs_of, losses_of, make_optimiser
@@ -80,12 +81,18 @@ def main() -> None:
         frozen_stages=2,
         normalisation=CAFFE,
     ).to(device, memory_format=torch.channels_last)
-    held = Resident(pictures.take(train.files), Annotations.of(train.boxes, len(train)), device)
+    pixels = pixels_on_device(pictures, device)
+
+    def resident(data: Dataset) -> Resident:
+        targets = Annotations.of(data.boxes, len(data))
+        return Resident(pictures.take(data.files), targets, device, pixels=pixels)
+
     average = None if options.ema is None else Average(detector, device)
-    result = run(options, detector, average, held, pictures.take(train.files).sizes, device)
+    sizes = pictures.take(train.files).sizes
+    result = run(options, detector, average, resident(train), sizes, device)
 
     start = time.perf_counter()
-    shown = held.for_pictures(pictures.take(test.files), Annotations.of(test.boxes, len(test)))
+    shown = resident(test)
     models = {"": detector} | ({} if average is None else {"averaged ": average.model})
     figures = {}
     for short in options.test:

@@ -75,10 +75,7 @@ def test_is_streamed_decides_once_per_set(data: Path, monkeypatch: pytest.Monkey
 
 
 def test_is_streamed_checks_each_set_of_pictures(
-    data: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shapes.pictures(tmp_path / "photos", 40, seed=3)
     photos, _ = read_folder(tmp_path / "photos")

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.nn.functional import interpolate
 
+from helpers.schedules import plans_of
 from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset, Ints
 from mini_fsod.loader.cache import Pictures, cached_pictures
 from mini_fsod.loader.decode import decode
@@ -20,6 +21,7 @@ from mini_fsod.loader.resident import (
     Resident,
     images_on_canvas,
     pad_rows,
+    pixels_on_device,
     to_canvas,
     to_picture,
 )
@@ -201,8 +203,8 @@ def test_batches_are_the_same_after_a_resume() -> None:
     def schedule() -> Schedule:
         return Schedule(pictures.sizes, 2, (32, 48), 96, seed=5)
 
-    through = list(source.batches(schedule().plans(0, 9)))
-    rest = source.batches(schedule().plans(4, 9))
+    through = list(source.batches(plans_of(schedule(), 0, 9)))
+    rest = source.batches(plans_of(schedule(), 4, 9))
     for a, b in zip(through[4:], rest, strict=True):
         assert (a.images == b.images).all()
         assert (a.image_index == b.image_index).all()
@@ -262,16 +264,15 @@ def test_batch_on_cuda_is_equal_and_does_not_wait(size: tuple[int, int]) -> None
     assert torch.allclose(there.targets.boxes.cpu(), here.targets.boxes)
 
 
-def test_for_pictures_shares_the_buffer() -> None:
+def test_batch_of_some_pictures_uses_pixels_that_are_on_the_device() -> None:
     a, b = random_images((30, 40), (30, 40))
     pictures = pictures_in_memory([a, b])
-    whole = Resident(pictures, no_targets(2), CPU)
-    part = whole.for_pictures(pictures.take(pictures.files[1:]), no_targets(1))
+    pixels = pixels_on_device(pictures, CPU)
+    part = pictures.take(pictures.files[1:])
+    source = Resident(part, no_targets(1), CPU, pixels=pixels)
     plan = plan_of([(30, 40)], (32, 64))
-    assert torch.equal(part.batch(plan).images[0, :, :30, :40].permute(1, 2, 0), torch.tensor(b))
-    assert part._pixels.data_ptr() == whole._pixels.data_ptr()
-    with pytest.raises(ValueError, match="another buffer"):
-        whole.for_pictures(pictures_in_memory([a]), no_targets(1))
+    assert torch.equal(source.batch(plan).images[0, :, :30, :40].permute(1, 2, 0), torch.tensor(b))
+    assert pixels.data_ptr() == pictures.pixels.ctypes.data  # not copied
 
 
 def test_batch_moves_extra_boxes_like_its_targets() -> None:

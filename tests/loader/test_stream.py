@@ -14,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
+from helpers.schedules import plans_of
 from mini_fsod.cuda_graph import flatten
 from mini_fsod.data.dataset import Boxes, Dataset
 from mini_fsod.errors import UserError
@@ -71,8 +72,8 @@ def test_batches_equal_those_of_resident_also_after_a_resume(data: Dataset, tmp_
     resident = Resident(pictures, Annotations.of(data.boxes, len(data)), CPU)
     order = schedule(data)
     for first in (0, 5):  # from the start, and from the middle of an epoch
-        wanted = list(resident.batches(order.plans(first, 11)))
-        streamed = list(streaming(data).batches(order.plans(first, 11)))
+        wanted = list(resident.batches(plans_of(order, first, 11)))
+        streamed = list(streaming(data).batches(plans_of(order, first, 11)))
         for a, b in zip(streamed, wanted, strict=True):
             assert_equal(a, b)
     assert shared_blocks() <= before
@@ -84,7 +85,7 @@ def test_batches_of_no_plans(data: Dataset) -> None:
 
 def test_batches_free_everything_when_closed_early(data: Dataset) -> None:
     before = shared_blocks()
-    batches = streaming(data).batches(schedule(data).plans(0))  # endless
+    batches = streaming(data).batches(plans_of(schedule(data), 0))  # endless
     next(batches)
     batches.close()  # type: ignore[attr-defined]
     assert shared_blocks() <= before
@@ -94,17 +95,17 @@ def test_batches_free_everything_when_closed_early(data: Dataset) -> None:
 def test_batches_name_an_unreadable_picture(data: Dataset) -> None:
     data.path(7).write_bytes(data.path(7).read_bytes()[:300])
     with pytest.raises(UserError, match=r"7\.jpg: cannot be decoded"):
-        list(streaming(data).batches(schedule(data).plans(0, 12)))
+        list(streaming(data).batches(plans_of(schedule(data), 0, 12)))
 
 
 def test_batches_name_a_picture_of_another_size(data: Dataset) -> None:
     Image.new("RGB", (33, 44)).save(data.path(3))
     with pytest.raises(UserError, match=r"3\.jpg: declared .* but the picture is 33 x 44"):
-        list(streaming(data).batches(schedule(data).plans(0, 12)))
+        list(streaming(data).batches(plans_of(schedule(data), 0, 12)))
 
 
 def test_batches_report_a_killed_worker(data: Dataset) -> None:
-    batches = streaming(data, workers=1).batches(schedule(data).plans(0))
+    batches = streaming(data, workers=1).batches(plans_of(schedule(data), 0))
     next(batches)
     for worker in multiprocessing.active_children():
         assert worker.pid is not None
@@ -120,12 +121,12 @@ def test_batches_check_the_shared_memory_first(
     monkeypatch.setattr("shutil.disk_usage", lambda p: SimpleNamespace(free=1000))
     monkeypatch.setattr(stream, "SHARED_MEMORY", data.root)
     with pytest.raises(UserError, match="decoded ahead take"):
-        next(streaming(data).batches(schedule(data).plans(0)))
+        next(streaming(data).batches(plans_of(schedule(data), 0)))
 
 
 def test_batches_of_ranks_make_up_the_whole_batch(data: Dataset) -> None:
     order = schedule(data)
-    whole = next(streaming(data, 1).batches(order.plans(3)))
-    parts = [next(streaming(data, 1).batches(order.plans(3, None, rank, 2))) for rank in (0, 1)]
+    whole = next(streaming(data, 1).batches(plans_of(order, 3)))
+    parts = [next(streaming(data, 1).batches(plans_of(order, 3, None, rank, 2))) for rank in (0, 1)]
     assert torch.equal(torch.cat([p.images for p in parts]), whole.images)
     assert isinstance(parts[0].plan, Plan)

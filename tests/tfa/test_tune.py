@@ -111,9 +111,3 @@ def test_tune_on_novel_shots_drops_base_boxes(
     assert len(novel) == len(np.unique(novel.boxes.image)) < len(balanced)
     assert known.files == balanced.files
     assert len(known.boxes) > len(balanced.boxes)
-
-
-def test_tune_without_data_copies_the_online_detector(data: Path, tmp_path: Path) -> None:
-    before, after, figures = tuned(data, tmp_path, tune__data="none")
-    assert changed_parameters(before, after) == set()
-    assert figures["iterations"] == 0

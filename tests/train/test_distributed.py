@@ -82,7 +82,7 @@ def learn(
     no sample: images with large boxes have few, the one without boxes many. `whole`: the backbone
     learns too.
     """
-    loop.LOG_EVERY_ELSEWHERE = 1
+    loop.LOG_EVERY_ON_CPU = 1
     material = run_data(
         home / "data", data__novel=["bird"], views__short=[64], views__test=64, views__long=64
     )
@@ -149,11 +149,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def learn_alone(home: Path, name: str, section: Training = SECTION, **how: Any) -> None:
-    before = loop.LOG_EVERY_ELSEWHERE
+    before = loop.LOG_EVERY_ON_CPU
     try:
         learn(Team(), home, name, section, **how)
     finally:
-        loop.LOG_EVERY_ELSEWHERE = before
+        loop.LOG_EVERY_ON_CPU = before
 
 
 def test_train_in_two_processes_equals_one(home: Path) -> None:

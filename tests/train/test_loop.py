@@ -273,8 +273,7 @@ def test_resume_before_the_number_of_iterations_is_known(
 
 
 @pytest.mark.parametrize(
-    ("bad", "kept"),
-    [((7,), 5), ((5, 6), 5), ((9,), 5), ((10, 12), 10), ((22,), 20), ((3,), None)],
+    ("bad", "kept"), [((7,), 5), ((5, 6), 5), ((9,), 5), ((10, 12), 10), ((22,), 20), ((3,), None)]
 )
 def test_train_refuses_a_nonfinite_loss(
     tmp_path: Path, bad: tuple[int, ...], kept: int | None

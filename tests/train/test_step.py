@@ -50,19 +50,12 @@ def test_steps_reduce_the_loss(source: tuple[Resident, np.ndarray]) -> None:
         step([inputs_of(loader.batch(schedule.plan(0)), torch.tensor(n))]).sum().item()
         for n in range(12)
     ]
-    assert step.names == (
-        "loss_objectness",
-        "loss_rpn_box_reg",
-        "loss_classifier",
-        "loss_box_reg",
-    )
+    assert step.names == ("loss_objectness", "loss_rpn_box_reg", "loss_classifier", "loss_box_reg")
     assert all(np.isfinite(totals))
     assert np.mean(totals[-3:]) < 0.8 * totals[0]
 
 
-def test_step_equals_plain_torch(
-    source: tuple[Resident, np.ndarray],
-) -> None:
+def test_step_equals_plain_torch(source: tuple[Resident, np.ndarray]) -> None:
     """The same weights after one step as by hand."""
     loader, sizes = source
     batch = loader.batch(Schedule(sizes, 3, (64,), 128, seed=0).plan(0))

@@ -49,29 +49,13 @@ def _colours(
     for turn in tl.static_range(4):
         operation = tl.load(draws + (ORDER + turn) * number + image).to(tl.int32)
         strength = tl.load(draws + operation * number + image)
-        if operation == 0:
-            red = _scaled(red, 0.0, strength)
-            green = _scaled(green, 0.0, strength)
-            blue = _scaled(blue, 0.0, strength)
-        elif operation == 1:
-            if SUM:
-                row, column = pixel // width, pixel % width
-                inside = (row < tl.load(sizes + image * 2)) & (
-                    column < tl.load(sizes + image * 2 + 1)
-                )
-                total = tl.sum(tl.where(inside & mask, _luma(red, green, blue), 0.0))
-                tl.store(sums + image * tl.num_programs(1) + block, total)
-            else:
-                mean = tl.load(sums + image)
-                red = _scaled(red, mean, strength)
-                green = _scaled(green, mean, strength)
-                blue = _scaled(blue, mean, strength)
-        elif operation == 2:
-            grey = _luma(red, green, blue)
-            red = _scaled(red, grey, strength)
-            green = _scaled(green, grey, strength)
-            blue = _scaled(blue, grey, strength)
-        else:
+        if (operation == 1) & SUM:  # what follows does not matter to the sum
+            row, column = pixel // width, pixel % width
+            in_rows = row < tl.load(sizes + image * 2)
+            inside = in_rows & (column < tl.load(sizes + image * 2 + 1))
+            total = tl.sum(tl.where(inside & mask, _luma(red, green, blue), 0.0))
+            tl.store(sums + image * tl.num_programs(1) + block, total)
+        if operation == 3:
             value = tl.maximum(tl.maximum(red, green), blue)
             chroma = value - tl.minimum(tl.minimum(red, green), blue)
             safe = tl.where(chroma > 0, chroma, 1.0)
@@ -80,6 +64,14 @@ def _colours(
             red = _channel(value, chroma, 5.0 + sixth)
             green = _channel(value, chroma, 3.0 + sixth)
             blue = _channel(value, chroma, 1.0 + sixth)
+        else:
+            # brightness: 0, contrast: the mean, saturation: the pixel's luma
+            centre = tl.where(operation == 2, _luma(red, green, blue), 0.0)
+            if not SUM:
+                centre = tl.where(operation == 1, tl.load(sums + image), centre)
+            red = _scaled(red, centre, strength)
+            green = _scaled(green, centre, strength)
+            blue = _scaled(blue, centre, strength)
     if not SUM:
         grey, left = _luma(red, green, blue), 1.0 - tl.load(draws + GREY * number + image)
         tl.store(out + offset, _scaled(red, grey, left), mask)
@@ -128,18 +120,9 @@ def _blur_down(
 
 @triton.jit
 def _blur_along(
-    view,
-    images,
-    sizes,
-    draws,
-    out,
-    number,
-    height,
-    width,
-    RADIUS: tl.constexpr,
-    ERASINGS: tl.constexpr,
-    N: tl.constexpr,
-):
+    view, images, sizes, draws, out, number, height, width,
+    RADIUS: tl.constexpr, ERASINGS: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
     """Horizontal blur of N colour values of a row (B, H, 3 W), as bytes; noise in the erased
     rectangles; the canvas outside the image stays as it was.
     """

@@ -82,19 +82,9 @@ def shift_add_relu(x: Tensor, shift: Tensor, other: Tensor | None, relu: bool) -
     out = torch.empty_like(x)
     pixels, channels, p, c = _tile_shape(x)
     if x.numel():
+        arguments = (x, shift, x if other is None else other, out, pixels, x.shape[3], channels)
         _shift_add_relu[(triton.cdiv(pixels, p), triton.cdiv(channels, c))](
-            x,
-            shift,
-            x if other is None else other,
-            out,
-            pixels,
-            x.shape[3],
-            channels,
-            ADD=add.value,
-            RELU=relu,
-            P=p,
-            C=c,
-            enable_fp_fusion=True,
+            *arguments, ADD=add.value, RELU=relu, P=p, C=c, enable_fp_fusion=True
         )
     return out
 
@@ -111,18 +101,10 @@ def shift_add_relu_backward(grad: Tensor, out: Tensor | None) -> tuple[Tensor, T
     programs = triton.cdiv(pixels, p * BLOCKS_PER_PROGRAM)
     sums = torch.empty(programs, channels, device=grad.device)
     if grad.numel():
+        constants = {"BLOCKS_PER_PROGRAM": BLOCKS_PER_PROGRAM, "P": p, "C": c}
+        arguments = (grad, grad if out is None else out, relu_grad, sums, pixels, channels)
         _relu_backward[(programs, triton.cdiv(channels, c))](
-            grad,
-            grad if out is None else out,
-            relu_grad,
-            sums,
-            pixels,
-            channels,
-            RELU=out is not None,
-            BLOCKS_PER_PROGRAM=BLOCKS_PER_PROGRAM,
-            P=p,
-            C=c,
-            enable_fp_fusion=True,
+            *arguments, RELU=out is not None, **constants, enable_fp_fusion=True
         )
     return relu_grad, sums.sum(0)
 

@@ -11,6 +11,17 @@ BLOCK = 64  # boxes handled at a time
 
 
 @triton.jit
+def _load_corners(boxes, index, number):
+    corner, mask = boxes + index * 4, index < number
+    return (
+        tl.load(corner, mask, 0.0),
+        tl.load(corner + 1, mask, 0.0),
+        tl.load(corner + 2, mask, 0.0),
+        tl.load(corner + 3, mask, 0.0),
+    )
+
+
+@triton.jit
 def _overlaps(boxes, group, bits, number, words, threshold, BLOCK: tl.constexpr):
     """Which better boxes overlap each box, as bits, 32 boxes per word: bits (images, rows, words).
 
@@ -22,16 +33,9 @@ def _overlaps(boxes, group, bits, number, words, threshold, BLOCK: tl.constexpr)
     boxes += image * number * 4
     group += image * number
     inner = tl.arange(0, BLOCK)
-    row = rows * BLOCK + inner[:, None]
-    x1 = tl.load(boxes + row * 4, row < number, 0.0)
-    y1 = tl.load(boxes + row * 4 + 1, row < number, 0.0)
-    x2 = tl.load(boxes + row * 4 + 2, row < number, 0.0)
-    y2 = tl.load(boxes + row * 4 + 3, row < number, 0.0)
-    column = columns * BLOCK + inner[None, :]
-    u1 = tl.load(boxes + column * 4, column < number, 0.0)
-    v1 = tl.load(boxes + column * 4 + 1, column < number, 0.0)
-    u2 = tl.load(boxes + column * 4 + 2, column < number, 0.0)
-    v2 = tl.load(boxes + column * 4 + 3, column < number, 0.0)
+    row, column = rows * BLOCK + inner[:, None], columns * BLOCK + inner[None, :]
+    x1, y1, x2, y2 = _load_corners(boxes, row, number)
+    u1, v1, u2, v2 = _load_corners(boxes, column, number)
     same = tl.load(group + row, row < number, -1) == tl.load(group + column, column < number, -2)
     width = tl.maximum(tl.minimum(x2, u2) - tl.maximum(x1, u1), 0.0)
     height = tl.maximum(tl.minimum(y2, v2) - tl.maximum(y1, v1), 0.0)
@@ -95,26 +99,14 @@ def suppress(boxes: Tensor, valid: Tensor, group: Tensor, threshold: float) -> T
         words = blocks * (BLOCK // 32)
         bits = torch.empty(images, blocks * BLOCK, words, dtype=torch.int32, device=boxes.device)
         kept = torch.zeros(images, words, dtype=torch.int32, device=boxes.device)
+        boxes, group = boxes.contiguous(), group.to(torch.int32).contiguous()
+        valid = valid.to(torch.int8).contiguous()
+        # without fusion it rounds as torchvision does, so that ties are decided alike
         _overlaps[(images, blocks, blocks)](
-            boxes.contiguous(),
-            group.to(torch.int32).contiguous(),
-            bits,
-            number,
-            words,
-            threshold,
-            BLOCK=BLOCK,
-            enable_fp_fusion=False,  # rounds as torchvision does, so that ties are decided alike
+            boxes, group, bits, number, words, threshold, BLOCK=BLOCK, enable_fp_fusion=False
         )
-        _suppress[(images,)](
-            bits,
-            valid.to(torch.int8).contiguous(),
-            kept,
-            keep,
-            number,
-            words,
-            BLOCK=BLOCK,
-            WORDS=triton.next_power_of_2(words),
-        )
+        padded = triton.next_power_of_2(words)
+        _suppress[(images,)](bits, valid, kept, keep, number, words, BLOCK=BLOCK, WORDS=padded)
     return keep.bool()
 
 

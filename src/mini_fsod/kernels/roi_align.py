@@ -44,15 +44,9 @@ def _bin(level_shapes, geometry, SIZE: tl.constexpr):
 
 @triton.jit
 def _pool_forward(
-    cells,
-    level_shapes,
-    geometry,
-    out,
-    channels,
-    SIZE: tl.constexpr,
-    RATIO: tl.constexpr,
-    C: tl.constexpr,
-):
+    cells, level_shapes, geometry, out, channels,
+    SIZE: tl.constexpr, RATIO: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
     first, height, width, x, y, bin_x, bin_y, row, column = _bin(level_shapes, geometry, SIZE)
     channel = tl.arange(0, C)
     mask = channel < channels
@@ -70,28 +64,20 @@ def _pool_forward(
             d = tl.load(lower + right * channels, mask, 0.0).to(tl.float32)
             total += share * ((1 - wy) * ((1 - wx) * a + wx * b) + wy * ((1 - wx) * c + wx * d))
     number = tl.program_id(0).to(tl.int64) * SIZE * SIZE + tl.program_id(1)
-    target = out + number * channels + channel
-    tl.store(target, total, mask)
+    tl.store(out + number * channels + channel, total, mask)
 
 
 @triton.jit
 def _pool_backward(
-    grad,
-    level_shapes,
-    geometry,
-    out,
-    channels,
-    SIZE: tl.constexpr,
-    RATIO: tl.constexpr,
-    C: tl.constexpr,
-):
+    grad, level_shapes, geometry, out, channels,
+    SIZE: tl.constexpr, RATIO: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
     """Add each bin's gradient to the cells it was read from: grad (cells, channels), float32."""
     first, height, width, x, y, bin_x, bin_y, row, column = _bin(level_shapes, geometry, SIZE)
     channel = tl.arange(0, C)
     mask = channel < channels
     number = tl.program_id(0).to(tl.int64) * SIZE * SIZE + tl.program_id(1)
-    source = out + number * channels + channel
-    value = tl.load(source, mask, 0.0).to(tl.float32) / (RATIO * RATIO)
+    value = tl.load(out + number * channels + channel, mask, 0.0).to(tl.float32) / (RATIO * RATIO)
     for sy in tl.static_range(RATIO):
         top, bottom, wy, in_y = _axis(y, bin_y, row, sy, RATIO, height)
         upper = grad + (first + top * width) * channels + channel
@@ -105,6 +91,15 @@ def _pool_backward(
             tl.atomic_add(lower + right * channels, share * wy * wx, mask, "relaxed")
 
 
+def _launch(kernel, cells: Tensor, level_shapes: Tensor, geometry: Tensor, out: Tensor, ratio: int):
+    """A program for every bin of every RoI of `out` (R, size, size, C)."""
+    rois, size, _, channels = out.shape
+    if rois:
+        settings = {"num_warps": 1, "enable_fp_fusion": True, "C": triton.next_power_of_2(channels)}
+        arguments = (cells, level_shapes, geometry, out, channels)
+        kernel[(rois, size * size)](*arguments, SIZE=size, RATIO=ratio, **settings)
+
+
 @torch.library.custom_op("mini::pool_cells", mutates_args=())
 def pool_cells(
     cells: Tensor, level_shapes: Tensor, geometry: Tensor, size: int, ratio: int
@@ -115,19 +110,7 @@ def pool_cells(
     geometry (R, 4) float32: left, top, and the width and height of a bin, in cells. R = 0 is fine.
     """
     out = cells.new_empty(len(level_shapes), size, size, cells.shape[1])
-    if len(level_shapes):
-        _pool_forward[(len(level_shapes), size * size)](
-            cells,
-            level_shapes,
-            geometry,
-            out,
-            cells.shape[1],
-            SIZE=size,
-            RATIO=ratio,
-            C=triton.next_power_of_2(cells.shape[1]),
-            num_warps=1,
-            enable_fp_fusion=True,
-        )
+    _launch(_pool_forward, cells, level_shapes, geometry, out, ratio)
     return out
 
 
@@ -137,19 +120,7 @@ def pool_cells_backward(
 ) -> Tensor:
     """Gradient (N, C) of the cells, float32, from the gradient `out` (R, size, size, C)."""
     grad = torch.zeros(cells, out.shape[3], device=out.device)
-    if len(level_shapes):
-        _pool_backward[(len(level_shapes), size * size)](
-            grad,
-            level_shapes,
-            geometry,
-            out.contiguous(),
-            out.shape[3],
-            SIZE=size,
-            RATIO=ratio,
-            C=triton.next_power_of_2(out.shape[3]),
-            num_warps=1,
-            enable_fp_fusion=True,
-        )
+    _launch(_pool_backward, grad, level_shapes, geometry, out.contiguous(), ratio)
     return grad
 
 

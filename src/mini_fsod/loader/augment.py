@@ -19,12 +19,7 @@ from mini_fsod.data.dataset import Floats, Ints
 from mini_fsod.loader.resident import upload
 from mini_fsod.loader.schedule import STRONG, Plan, random_words, uniform
 
-JITTER = (
-    0.4,
-    0.4,
-    0.4,
-    0.1,
-)  # largest change of brightness, contrast, saturation, and hue in turns
+JITTER = (0.4, 0.4, 0.4, 0.1)  # largest change of brightness, contrast, saturation, hue in turns
 P_JITTER, P_GREY, P_BLUR = 0.8, 0.2, 0.5
 SIGMA = (0.1, 2.0)
 RADIUS = 6  # three times the largest sigma
@@ -54,21 +49,15 @@ def draw_strong(seed: int, plan: Plan) -> StrongDraw:
     order = tuple(np.argsort(words[:4], kind="stable").tolist())
     part = words[4:].reshape(plan.batch, each)[plan.first : plan.first + len(plan.images)]
     u = uniform(part)
-    span = np.array(JITTER)
     neutral = np.array([1.0, 1.0, 1.0, 0.0])
-    colour = np.where(u[:, :1] < P_JITTER, neutral + (2 * u[:, 1:5] - 1) * span, neutral)
+    jittered = neutral + (2 * u[:, 1:5] - 1) * np.array(JITTER)
+    colour = np.where(u[:, :1] < P_JITTER, jittered, neutral)
+    grey = (u[:, 5] < P_GREY).astype(np.float64)
     sigma = np.where(u[:, 6] < P_BLUR, SIGMA[0] + (SIGMA[1] - SIGMA[0]) * u[:, 7], 0.0)
     chances = u[:, 9:].reshape(len(u), len(ERASINGS), 1 + 4 * TRIES)
-    return StrongDraw(
-        order=order,
-        colour=colour,
-        grey=(u[:, 5] < P_GREY).astype(np.float64),
-        sigma=sigma,
-        erase=np.stack(
-            [_rectangle(plan.sizes, chances[:, k], *e) for k, e in enumerate(ERASINGS)], axis=1
-        ),
-        noise=(part[:, 8] >> np.uint64(40)).astype(np.int64),
-    )
+    erase = [_rectangle(plan.sizes, chances[:, k], *e) for k, e in enumerate(ERASINGS)]
+    key = (part[:, 8] >> np.uint64(40)).astype(np.int64)
+    return StrongDraw(order, colour, grey, sigma, np.stack(erase, axis=1), key)
 
 
 def _rectangle(
@@ -100,9 +89,9 @@ def strong_view(images: Tensor, sizes: Tensor, draw: StrongDraw) -> Tensor:
     """
     draws = upload(pack_draws(draw), images.device)
     if images.is_cuda:
-        from mini_fsod.kernels import augment as kernels  # Triton is there where CUDA is
+        from mini_fsod.kernels.augment import fused_strong_view  # Triton comes with CUDA only
 
-        return kernels.fused_strong_view(images, sizes, draws, RADIUS)
+        return fused_strong_view(images, sizes, draws, RADIUS)
     return plain_view(images, sizes, draws, draw.order)
 
 
@@ -143,15 +132,16 @@ def recoloured(
     for operation in order:
         strength = strengths[operation][:, None, None, None]
         if operation == 0:
-            view = brightness(view, strength)
+            view = _scaled(view, 0, strength)
         elif operation == 1:
-            view = contrast(view, strength, inside, sizes)
+            total = (_luma(view) * inside[:, :, None]).sum((1, 2, 3), keepdim=True)
+            view = _scaled(view, total / sizes.prod(1)[:, None, None, None], strength)
         elif operation == 2:
-            view = saturation(view, strength)
+            view = _scaled(view, _luma(view), strength)
         else:
             view = hue(view, strength)
-    view = saturation(view, 1 - strengths[4][:, None, None, None])  # grey is no saturation
-    return blur(view, strengths[5], sizes)
+    grey = strengths[4][:, None, None, None]
+    return blur(_scaled(view, _luma(view), 1 - grey), strengths[5], sizes)
 
 
 def _luma(view: Tensor) -> Tensor:
@@ -160,22 +150,11 @@ def _luma(view: Tensor) -> Tensor:
     return (GREY[0] * red + GREY[1] * green + GREY[2] * blue)[:, :, None]
 
 
-def brightness(view: Tensor, factor: Tensor) -> Tensor:
-    """view (B, H, 3, W) in 0..1, factor (B, 1, 1, 1): torchvision's adjust_brightness."""
-    return (view * factor).clamp(0, 1)
-
-
-def contrast(view: Tensor, factor: Tensor, inside: Tensor, sizes: Tensor) -> Tensor:
-    """torchvision's adjust_contrast, with the mean luma over the image's area, inside (B, H, W)."""
-    total = (_luma(view) * inside[:, :, None]).sum((1, 2, 3), keepdim=True)
-    mean = total / sizes.prod(1)[:, None, None, None]
-    return (mean + (view - mean) * factor).clamp(0, 1)
-
-
-def saturation(view: Tensor, factor: Tensor) -> Tensor:
-    """torchvision's adjust_saturation: away from each pixel's grey."""
-    grey = _luma(view)
-    return (grey + (view - grey) * factor).clamp(0, 1)
+def _scaled(view: Tensor, centre: Tensor | int, factor: Tensor) -> Tensor:
+    """Torchvision's adjust_brightness (centre 0), adjust_contrast (the image's mean luma) and
+    adjust_saturation (each pixel's luma).
+    """
+    return (centre + (view - centre) * factor).clamp(0, 1)
 
 
 def hue(view: Tensor, turn: Tensor) -> Tensor:
@@ -219,12 +198,11 @@ def blur_matrix(sigma: Tensor, length: Tensor, n: int) -> Tensor:
 
     i = torch.arange(n, device=sigma.device)[:, None]
     j = torch.arange(n, device=sigma.device)[None]
-    far = torch.full_like(i, RADIUS + 1)
-    near = (i - j).abs().clamp(max=RADIUS + 1)
-    before = torch.where(j >= 1, i + j, far).clamp(max=RADIUS + 1)
-    both = bell[:, near] + bell[:, before]  # (B, n, n)
+    far = RADIUS + 1
+    before = torch.where(j >= 1, i + j, far).clamp(max=far)
+    both = bell[:, (i - j).abs().clamp(max=far)] + bell[:, before]  # (B, n, n)
     last = (length - 1)[:, None, None]
-    after = torch.where(j < last, (i + j - 2 * last).abs(), far).clamp(max=RADIUS + 1)
+    after = torch.where(j < last, (i + j - 2 * last).abs(), far).clamp(max=far)
     matrix = both + bell.gather(1, after.flatten(1)).view_as(both)
     matrix = torch.where(j <= last, matrix, 0)
     matrix = matrix / matrix.sum(-1, keepdim=True).clamp(min=1e-6)  # rows beyond the image are 0

@@ -8,14 +8,12 @@ cache. The folder is written under another name and renamed when complete.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +24,7 @@ from mini_fsod import console
 from mini_fsod.data.dataset import Dataset, Ints
 from mini_fsod.data.pictures import PictureError, drawn_size, picture_sizes
 from mini_fsod.errors import UserError
+from mini_fsod.files import lock
 from mini_fsod.loader.decode import DECODE_VERSION, Bytes, Job, cores, decode_to_file, worker_pool
 from mini_fsod.loader.schedule import reduced
 
@@ -47,16 +46,8 @@ class Pictures:
     def take(self, files: Sequence[str]) -> Pictures:
         """These pictures, in this order, in the same buffer."""
         index = {name: i for i, name in enumerate(self.files)}
-        missing = [name for name in files if name not in index]
-        if missing:
-            raise UserError(
-                f"{missing[0]} is not among the decoded pictures.",
-                "Decode the whole data set, then take its parts.",
-            )
-        chosen = np.array([index[name] for name in files], dtype=np.int64)
-        return Pictures(
-            tuple(files), self.pixels, self.offset[chosen], self.stored[chosen], self.sizes[chosen]
-        )
+        i = np.array([index[name] for name in files], dtype=np.int64)
+        return Pictures(tuple(files), self.pixels, self.offset[i], self.stored[i], self.sizes[i])
 
 
 def default_cache_folder() -> Path:
@@ -101,7 +92,7 @@ def cached_pictures(
                 f"{folder}: decoded pictures cannot be written there ({error.strerror}).",
                 "Choose another folder with data.cache or --cache.",
             ) from None
-        with _lock(target.with_suffix(".lock")):
+        with lock(target.with_suffix(".lock"), wait=True):
             if not target.exists():
                 _write(data, target, short, long, workers or cores(), progress)
     return _open(data, target)
@@ -123,21 +114,13 @@ def _key(data: Dataset, short: int, long: int) -> str:
     return digest.hexdigest()[:20]
 
 
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """One process at a time. The lock is released when its process ends, however it ends."""
-    with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
 def _write(
     data: Dataset, target: Path, short: int, long: int, workers: int, progress: Progress | None
 ) -> None:
     sizes = image_sizes(data)
     stored = reduced(sizes, short, long)
-    offset, total = _offsets(stored)
-    free = shutil.disk_usage(target.parent).free
+    starts = byte_offsets(stored)
+    total, free = int(starts[-1]), shutil.disk_usage(target.parent).free
     if total > free:
         raise UserError(
             f"{target.parent}: the decoded pictures take {console.size(total)}, but only "
@@ -151,12 +134,7 @@ def _write(
         pixels = part / "pixels.bin"
         with pixels.open("wb") as file:
             file.truncate(total)
-        jobs = [
-            Job(str(data.path(i)), (height, width), start)
-            for i, ((height, width), start) in enumerate(
-                zip(sizes.tolist(), offset.tolist(), strict=True)
-            )
-        ]
+        jobs = decode_jobs(data, range(len(data)), sizes, starts)
         done = 0
         with worker_pool(workers) as pool:
             waiting = [
@@ -182,10 +160,17 @@ def _write(
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _offsets(stored: Ints) -> tuple[Ints, int]:
-    """(I,) first byte of each picture, and the length of all."""
-    ends = np.cumsum(3 * stored.prod(axis=1))
-    return np.concatenate([[0], ends[:-1]]).astype(np.int64), int(ends[-1])
+def byte_offsets(stored: Ints) -> Ints:
+    """(I + 1,) first byte of each picture of height and width (I, 2), and the length of all."""
+    return np.concatenate([[0], np.cumsum(3 * stored.prod(axis=1))]).astype(np.int64)
+
+
+def decode_jobs(data: Dataset, images: Iterable[int], sizes: Ints, starts: Ints) -> list[Job]:
+    """What the workers need to decode these images; sizes (I, 2) are those of all images."""
+    return [
+        Job(str(data.path(i)), (int(sizes[i, 0]), int(sizes[i, 1])), int(start))
+        for i, start in zip(images, starts, strict=False)  # the last is their end
+    ]
 
 
 def _open(data: Dataset, folder: Path) -> Pictures:
@@ -196,9 +181,9 @@ def _open(data: Dataset, folder: Path) -> Pictures:
     except (OSError, ValueError):
         raise broken from None
     stored, original = sizes[:, :2], sizes[:, 2:]
-    offset, total = _offsets(stored)
-    if len(sizes) != len(data) or length != total:
+    starts = byte_offsets(stored)
+    if len(sizes) != len(data) or length != starts[-1]:
         raise broken
     # "c": copy on write, so torch may use the pages without a copy
     pixels = np.memmap(folder / "pixels.bin", dtype=np.uint8, mode="c")
-    return Pictures(data.files, pixels, offset, stored, original)
+    return Pictures(data.files, pixels, starts[:-1], stored, original)

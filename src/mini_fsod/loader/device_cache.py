@@ -1,26 +1,24 @@
-"""Pictures in the device's memory, decoded once; or streamed, where they do not fit.
-
-The runs of a study in one process share the cached pictures.
-"""
+"""Decoded pictures in the device's memory, shared by the runs of a study in one process."""
 
 from __future__ import annotations
 
 from math import ceil
 
 import torch
+from torch import Tensor
 
 from mini_fsod import console
 from mini_fsod.config.schema import Config
-from mini_fsod.data.dataset import NO_BOXES, Dataset
+from mini_fsod.data.dataset import Dataset
 from mini_fsod.loader.cache import Pictures, cached_pictures, default_cache_folder, image_sizes
-from mini_fsod.loader.resident import Annotations, Resident
+from mini_fsod.loader.resident import pixels_on_device
 from mini_fsod.loader.schedule import reduced
 
 MAX_MEMORY_SHARE = 0.6  # of the device's free memory
 MAX_SETS = 2  # of pictures in memory: the data set, and pictures from elsewhere
 
 Key = tuple[object, ...]
-_cache: dict[Key, tuple[Pictures, Resident]] = {}
+_cache: dict[Key, tuple[Pictures, Tensor]] = {}
 _streamed: dict[Key, bool] = {}
 
 
@@ -56,8 +54,8 @@ def is_streamed(data: Dataset, config: Config, device: torch.device) -> bool:
 
 def pictures_on_device(
     data: Dataset, config: Config, device: torch.device
-) -> tuple[Pictures, Resident]:
-    """The pictures, decoded into the disk cache first where needed, and a loader without boxes."""
+) -> tuple[Pictures, Tensor]:
+    """The pictures, decoded into the disk cache first where needed, and their pixels (P, 3)."""
     key = _key(data, config, device)
     if key not in _cache:
         while len(_cache) >= MAX_SETS:  # drop the least recently used
@@ -65,8 +63,7 @@ def pictures_on_device(
         folder = config.data.cache or default_cache_folder()
         with console.progress("decoding pictures") as report:
             pictures = cached_pictures(data, folder, *largest_sides(config), progress=report)
-        resident = Resident(pictures, Annotations.of(NO_BOXES, len(data)), device)
-        _cache[key] = pictures, resident
+        _cache[key] = pictures, pixels_on_device(pictures, device)
     _cache[key] = _cache.pop(key)
     return _cache[key]
 

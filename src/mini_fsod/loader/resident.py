@@ -6,7 +6,6 @@ A batch is one gather from a flat buffer: no loop over images, no wait for the d
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from copy import copy
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -28,7 +27,7 @@ FILL = (124, 116, 104)
 
 MIN_VISIBLE = 0.25  # share of a box's area inside the image for it to stay a target
 
-CHUNK = 256 * 2**20  # bytes copied to the device at a time
+CHUNK = 2**26  # pixels copied to the device at a time
 
 
 def pad_rows(image: Ints, images: int) -> Ints:
@@ -55,30 +54,21 @@ class Annotations(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        boxes: Boxes,
-        images: int,
-        keep: Bools | None = None,
-        scores: Floats | None = None,
+        cls, boxes: Boxes, images: int, keep: Bools | None = None, scores: Floats | None = None
     ) -> Annotations:
         """The boxes where `keep` is true (all by default) as annotations of `images` images."""
         chosen = np.arange(len(boxes)) if keep is None else np.flatnonzero(keep)
-        rows = pad_rows(boxes.image[chosen], images)
-        filled = rows >= 0
-        box = np.full(rows.shape, -1, dtype=np.int64)
-        box[filled] = chosen[rows[filled]]
-        corners = np.zeros((*rows.shape, 4), dtype=np.float32)
-        corners[filled] = boxes.xyxy[box[filled]]
-        labels = np.zeros(rows.shape, dtype=np.int64)
-        labels[filled] = boxes.label[box[filled]]
-        all_scores = np.ones(rows.shape, dtype=np.float32)
-        if scores is not None:
-            all_scores[filled] = scores[box[filled]]
+        index = np.append(chosen, -1)[pad_rows(boxes.image[chosen], images)]
+
+        def padded(values: npt.NDArray[Any], padding: int, dtype: type) -> Tensor:
+            last = np.full((1, *values.shape[1:]), padding)  # where the index is -1
+            return torch.from_numpy(np.concatenate([values, last])[index].astype(dtype))
+
         return cls(
-            torch.from_numpy(corners),
-            torch.from_numpy(labels),
-            torch.from_numpy(box),
-            torch.from_numpy(all_scores),
+            padded(boxes.xyxy, 0, np.float32),
+            padded(boxes.label, 0, np.int64),
+            torch.from_numpy(index),
+            padded(np.ones(len(boxes)) if scores is None else scores, 1, np.float32),
         )
 
     def to(self, device: torch.device) -> Annotations:
@@ -117,23 +107,24 @@ def to_canvas(
     The second result (B, G) is the share of each box's area inside the image; 0 for an empty box.
     """
     whole = boxes * scale.repeat(1, 2)[:, None] - shift.repeat(1, 2)[:, None]
-    height, width = sizes[:, :1].to(boxes.dtype), sizes[:, 1:].to(boxes.dtype)
-    x1, x2 = (whole[..., k].clamp(min=0).minimum(width) for k in (0, 2))
-    y1, y2 = (whole[..., k].clamp(min=0).minimum(height) for k in (1, 3))
-    area = (whole[..., 2] - whole[..., 0]) * (whole[..., 3] - whole[..., 1])
-    share = (x2 - x1) * (y2 - y1) / area
-    left = torch.where(flip[:, None], width - x2, x1)
-    right = torch.where(flip[:, None], width - x1, x2)
-    return torch.stack([left, y1, right, y2], -1), share.nan_to_num(0.0)
+    limit = sizes.flip(1).repeat(1, 2)[:, None].to(boxes.dtype)  # (B, 1, 4)
+    visible = whole.clamp(min=0).minimum(limit)
+    area, visible_area = ((b[..., 2:] - b[..., :2]).prod(-1) for b in (whole, visible))
+    return _mirrored(visible, flip, sizes), (visible_area / area).nan_to_num(0.0)
 
 
 def to_picture(boxes: Tensor, batch: Batch) -> Tensor:
     """Boxes (B, N, 4) on the canvas, mapped back to pixels of the original pictures."""
-    x1, y1, x2, y2 = boxes.unbind(-1)
-    flip, width = batch.flip[:, None], batch.sizes[:, 1:].to(boxes.dtype)
-    left, right = torch.where(flip, width - x2, x1), torch.where(flip, width - x1, x2)
-    unflipped = torch.stack([left, y1, right, y2], -1)
+    unflipped = _mirrored(boxes, batch.flip, batch.sizes)
     return (unflipped + batch.shift.repeat(1, 2)[:, None]) / batch.scale.repeat(1, 2)[:, None]
+
+
+def _mirrored(boxes: Tensor, flip: Tensor, sizes: Tensor) -> Tensor:
+    """Boxes (B, N, 4), mirrored in the images that are flipped."""
+    x1, y1, x2, y2 = boxes.unbind(-1)
+    flip, width = flip[:, None], sizes[:, 1:].to(boxes.dtype)
+    left, right = torch.where(flip, width - x2, x1), torch.where(flip, width - x1, x2)
+    return torch.stack([left, y1, right, y2], -1)
 
 
 def images_on_canvas(
@@ -186,10 +177,8 @@ def _fill(device: torch.device) -> Tensor:
 def _neighbours(at: Tensor, stored: Tensor, scaled: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The two source pixels around canvas pixels `at` (B or 1, L), and the weight of the second."""
     source = ((at + 0.5) * (stored / scaled) - 0.5).clamp(min=0)
-    first = source.floor()
-    weight = source - first
-    low = first.long()
-    return torch.minimum(low, stored - 1), torch.minimum(low + 1, stored - 1), weight
+    low = source.long()
+    return torch.minimum(low, stored - 1), torch.minimum(low + 1, stored - 1), source - low
 
 
 def _gather(pixels: Tensor, start: Tensor, stored: Tensor, y: Tensor, x: Tensor) -> Tensor:
@@ -204,9 +193,8 @@ def _gather(pixels: Tensor, start: Tensor, stored: Tensor, y: Tensor, x: Tensor)
 def upload(values: npt.NDArray[Any], device: torch.device) -> Tensor:
     """Copies a small array to the device without waiting for it."""
     tensor = torch.from_numpy(np.ascontiguousarray(values))
-    if device.type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device)
+    pinned = tensor.pin_memory() if device.type == "cuda" else tensor
+    return pinned.to(device, non_blocking=True)
 
 
 def make_batch(
@@ -230,9 +218,8 @@ def make_batch(
     index, flip = sent[0], sent[2].bool()
     stored_, original_, sizes, scaled, shift = (sent[k : k + 2].T for k in range(3, 13, 2))
     exact = bool((stored == plan.scaled).all())
-    images = images_on_canvas(
-        pixels, sent[1], stored_, scaled, shift, sizes, flip, plan.canvas, exact
-    )
+    where = (sent[1], stored_, scaled, shift, sizes, flip)
+    images = images_on_canvas(pixels, *where, plan.canvas, exact)
     scale = (scaled.float() / original_.float()).flip(1)
     crop = shift.float().flip(1)
 
@@ -257,7 +244,7 @@ def make_batch(
 
 
 class Resident:
-    """Batches of pictures in the device's memory. On a CPU they stay in the memory-mapped file."""
+    """Batches of pictures in the device's memory, where `pixels` may be already."""
 
     def __init__(
         self,
@@ -265,43 +252,27 @@ class Resident:
         annotations: Annotations,
         device: torch.device,
         extra: Sequence[Annotations] = (),
+        pixels: Tensor | None = None,
     ) -> None:
         self._pictures = pictures
+        self._pixels = pixels_on_device(pictures, device) if pixels is None else pixels
         self._annotations = annotations.to(device)
         self._extra = [boxes.to(device) for boxes in extra]
-        host = torch.from_numpy(pictures.pixels)
-        self._pixels = (host if device.type == "cpu" else _copy_to_device(host, device)).view(-1, 3)
-
-    def for_pictures(
-        self, pictures: Pictures, annotations: Annotations, extra: Sequence[Annotations] = ()
-    ) -> Resident:
-        """Batches of other pictures from the same buffer, which is not copied."""
-        if pictures.pixels is not self._pictures.pixels:
-            raise ValueError("the pictures are in another buffer")
-        other = copy(self)
-        other._pictures = pictures
-        other._annotations = annotations.to(self._pixels.device)
-        other._extra = [boxes.to(self._pixels.device) for boxes in extra]
-        return other
 
     def batch(self, plan: Plan) -> Batch:
         p, i = self._pictures, plan.images
-        return make_batch(
-            plan,
-            self._pixels,
-            p.offset[i] // 3,
-            p.stored[i],
-            p.sizes[i],
-            self._annotations,
-            self._extra,
-        )
+        start, stored, sizes = p.offset[i] // 3, p.stored[i], p.sizes[i]
+        return make_batch(plan, self._pixels, start, stored, sizes, self._annotations, self._extra)
 
     def batches(self, plans: Iterable[Plan]) -> Iterator[Batch]:
         return map(self.batch, plans)
 
 
-def _copy_to_device(host: Tensor, device: torch.device) -> Tensor:
-    """Copies the whole buffer to the device in chunks, without a second copy in host memory."""
+def pixels_on_device(pictures: Pictures, device: torch.device) -> Tensor:
+    """(P, 3) all pixels, copied in chunks; on a CPU they stay in the memory-mapped file."""
+    host = torch.from_numpy(pictures.pixels).view(-1, 3)
+    if device.type == "cpu":
+        return host
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         if host.numel() > free:
@@ -310,7 +281,7 @@ def _copy_to_device(host: Tensor, device: torch.device) -> Tensor:
                 f"{console.size(free)} free.",
                 "Set data.loading=stream, or use smaller short sides.",
             )
-    copied = torch.empty(host.shape, dtype=torch.uint8, device=device)
+    copied = torch.empty_like(host, device=device)
     for at in range(0, len(host), CHUNK):
         copied[at : at + CHUNK].copy_(host[at : at + CHUNK])
     return copied

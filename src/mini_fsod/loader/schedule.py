@@ -7,7 +7,7 @@ Random numbers are raw PCG64 words, the same on every machine.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -64,10 +64,8 @@ def zoomed(
     fitted: Ints, canvas: tuple[int, int], zoom: tuple[float, float], chances: Floats
 ) -> tuple[Ints, Ints, Ints]:
     """Zooms images (b, 2) on their canvas: their scaled sizes, the sizes and the corners of the
-    windows that are visible.
-
-    `chances` (b, 3) in [0, 1) decide the factor, uniform in the range `zoom`, and the position of
-    the window along y and x, uniform too.
+    visible windows. `chances` (b, 3) in [0, 1) decide the factor, uniform in the range `zoom`, and
+    the position of the window along y and x.
     """
     low, high = zoom
     factor = low + (high - low) * chances[:, :1]
@@ -91,13 +89,10 @@ def group_canvases(need: Ints, most: int, least: int) -> Ints:
         union = np.maximum(canvas[:, None], canvas[None]).prod(-1)  # (K, K) area of both
         area = count * canvas.prod(-1)
         waste = union * (count[:, None] + count[None]) - area[:, None] - area[None]
-        np.fill_diagonal(waste, np.iinfo(np.int64).max)
-        if len(count) > most:
-            i, j = (int(k) for k in np.unravel_index(waste.argmin(), waste.shape))
-        else:
-            i = int(count.argmin())
-            j = int(waste[i].argmin())
-        i, j = min(i, j), max(i, j)
+        np.fill_diagonal(waste, never := np.iinfo(np.int64).max)
+        if len(count) <= most:  # merge the smallest group
+            waste[np.arange(len(count)) != count.argmin()] = never
+        i, j = sorted(divmod(int(waste.argmin()), len(count)))
         canvas[i] = np.maximum(canvas[i], canvas[j])
         count[i] += count[j]
         canvas, count = np.delete(canvas, j, 0), np.delete(count, j)
@@ -133,48 +128,75 @@ class Plan:
 
     def part(self, rank: int, world: int) -> Plan:
         """The part of one rank; the global batch is the same for any number of ranks."""
-        if self.batch % world:
-            raise UserError(
-                f"A batch of {self.batch} images cannot be split equally over {world} processes.",
-                f"Use a batch size that is a multiple of {world}.",
-            )
         each = self.batch // world
         rows = slice(rank * each, (rank + 1) * each)
-        return replace(
-            self,
-            images=self.images[rows],
-            sizes=self.sizes[rows],
-            scaled=self.scaled[rows],
-            shift=self.shift[rows],
-            flip=self.flip[rows],
-            first=rank * each,
-            count=min(max(self.count - rank * each, 0), each),
-        )
+        per_image = ("images", "sizes", "scaled", "shift", "flip")
+        columns = {name: getattr(self, name)[rows] for name in per_image}
+        count = min(max(self.count - rows.start, 0), each)
+        return replace(self, **columns, first=rows.start, count=count)
 
 
 class Canvases:
     """Groups of images that share a canvas, for every short side."""
 
     def __init__(
-        self, sizes: Ints, images: Ints, shorts: tuple[int, ...], long: int, most: int, least: int
+        self, sizes: Ints, images: Ints, shorts: Sequence[int], long: int, most: int, least: int
     ) -> None:
         if len(images) == 0:
             raise UserError("There are no images for batches.", "Choose other images.")
-        chosen = sizes[images]
-        if chosen.min() < 1:
-            raise UserError("A picture has no size.", "Read the sizes from the pictures.")
-        group = group_canvases(up_to_stride(fit(chosen, max(shorts), long)), most, least)
-        self.members = [images[group == g] for g in range(int(group.max()) + 1)]
-        self._fitted = {short: fit(sizes, short, long) for short in shorts}
+        need = up_to_stride(fit(sizes[images], max(shorts), long))
+        group = group_canvases(need, most, least)
+        self.groups = [images[group == g] for g in range(int(group.max()) + 1)]
+        self.fitted = {short: fit(sizes, short, long) for short in shorts}  # sizes of all images
+        self.canvas = {
+            (g, short): _height_width(up_to_stride(fitted[members].max(0)))
+            for g, members in enumerate(self.groups)
+            for short, fitted in self.fitted.items()
+        }
 
-    def size(self, images: Ints, short: int) -> Ints:
-        """(b, 2) height and width of these images at this short side."""
-        return self._fitted[short][images]
+    def each_once(self, batch: int, short: int, flip: bool = False) -> list[Plan]:
+        """Batches with every image once. The last one of a group is filled up with its last image,
+        to keep the shape; `Plan.count` is the number of images without those.
+        """
+        plans: list[Plan] = []
+        for group, members in enumerate(self.groups):
+            for start in range(0, len(members), batch):
+                images = members[np.minimum(np.arange(start, start + batch), len(members) - 1)]
+                sizes = self.fitted[short][images]
+                plans.append(
+                    Plan(
+                        step=len(plans),
+                        epoch=0,
+                        canvas=self.canvas[group, short],
+                        short=short,
+                        images=images,
+                        sizes=sizes,
+                        scaled=sizes,
+                        shift=np.zeros_like(sizes),
+                        flip=np.full(batch, flip),
+                        first=0,
+                        batch=batch,
+                        count=min(batch, len(members) - start),
+                    )
+                )
+        return plans
 
-    def canvas(self, group: int, short: int) -> tuple[int, int]:
-        """(height, width) that holds all images of the group at this short side."""
-        height, width = up_to_stride(self.size(self.members[group], short).max(0)).tolist()
-        return height, width
+
+def _height_width(size: Ints) -> tuple[int, int]:
+    return int(size[0]), int(size[1])
+
+
+def each_once(
+    sizes: Ints,
+    batch: int,
+    short: int,
+    long: int,
+    images: Ints | None = None,
+    most_canvases: int = 6,
+) -> list[Plan]:
+    """Batches with every image once, unflipped: for evaluation and mining."""
+    chosen = np.arange(len(sizes)) if images is None else images
+    return Canvases(sizes, chosen, (short,), long, most_canvases, batch).each_once(batch, short)
 
 
 class Schedule:
@@ -209,56 +231,42 @@ class Schedule:
         chosen = np.arange(len(sizes)) if images is None else np.asarray(images, dtype=np.int64)
         # groups of less than two batches would put the same pictures together all the time
         self._canvases = Canvases(sizes, chosen, shorts, long, most_canvases, 2 * batch)
-        self._canvas = {
-            (g, s): self._canvases.canvas(g, s)
-            for g in range(len(self._canvases.members))
-            for s in shorts
-        }
+        self._counts = np.array([len(members) for members in self._canvases.groups])
+        self._seed, self._flip, self._zoom = seed, flip, zoom
+        self.sizes, self.batch, self.shorts = sizes, batch, shorts
         self.images = len(chosen)
-        self._pictures = len(sizes)
-        self.batch = batch
-        self.shorts = shorts
-        self._seed = seed
-        self._flip = flip
-        self._zoom = zoom
-        self._counts = tuple(len(m) for m in self._canvases.members)
+        self.canvases = sorted(set(self._canvases.canvas.values()))  # (height, width) of batches
         settings = f"{batch} {shorts} {long} {seed} {flip} {zoom} {most_canvases}".encode()
         digest = hashlib.sha256(settings)
         digest.update(np.ascontiguousarray(chosen).astype("<i8").tobytes())
         digest.update(np.ascontiguousarray(sizes[chosen]).astype("<i8").tobytes())
         self.identity = digest.hexdigest()[:16]  # equal identities give equal batches
-        self.sizes = sizes
-
-    @property
-    def canvases(self) -> list[tuple[int, int]]:
-        """The distinct (height, width) that batches come in."""
-        return sorted(set(self._canvas.values()))
 
     def steps_before(self, epoch: int) -> int:
         """The number of batches in the epochs before this one."""
-        return sum(epoch * n // self.batch for n in self._counts)
+        return int((epoch * self._counts // self.batch).sum())
 
     def plan(self, step: int) -> Plan:
         """Batch number `step`, from 0, at the same cost for any step."""
         epoch = step * self.batch // self.images
         while self.steps_before(epoch + 1) <= step:
             epoch += 1
-        done = tuple(epoch * n // self.batch for n in self._counts)
+        done = epoch * self._counts // self.batch
         # the group of each batch of this epoch, shuffled
-        turns = [(epoch + 1) * n // self.batch - d for n, d in zip(self._counts, done, strict=True)]
-        shuffled = permutation(sum(turns), self._seed, BUCKETS, epoch)
+        turns = (epoch + 1) * self._counts // self.batch - done
+        shuffled = permutation(int(turns.sum()), self._seed, BUCKETS, epoch)
         order = np.repeat(np.arange(len(turns)), turns)[shuffled]
-        turn = step - sum(done)
+        turn = step - int(done.sum())
         group = int(order[turn])
-        number = done[group] + int((order[:turn] == group).sum())
-        images = self._members_at(group, number * self.batch)
+        number = int(done[group] + (order[:turn] == group).sum())
+        images = self._group_batch(group, number)
 
         words = random_words(1 + 4 * self.batch, self._seed, WEAK, step)
         short = self.shorts[int(words[0] % np.uint64(len(self.shorts)))]
         flip, *chances = words[1:].reshape(4, self.batch)
-        canvas = self._canvas[group, short]
-        scaled = self._canvases.size(images, short)
-        sizes, shift = scaled, np.zeros_like(scaled)
+        canvas = self._canvases.canvas[group, short]
+        scaled = sizes = self._canvases.fitted[short][images]
+        shift = np.zeros_like(scaled)
         if self._zoom is not None:
             scaled, sizes, shift = zoomed(scaled, canvas, self._zoom, uniform(np.stack(chances, 1)))
         return Plan(
@@ -276,38 +284,23 @@ class Schedule:
             count=self.batch,
         )
 
-    def _members_at(self, group: int, start: int) -> Ints:
-        """(B,) images of a batch, from position `start` of the group's endless sequence."""
-        members = self._canvases.members[group]
-        positions = np.arange(start, start + self.batch)
-        epochs = positions // len(members)
+    def _group_batch(self, group: int, number: int) -> Ints:
+        """(B,) images of a group's batch: a part of its endless sequence."""
+        members = self._canvases.groups[group]
         images = np.empty(self.batch, dtype=np.int64)
-        for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
-            in_epoch = epochs == epoch
-            shuffled = permutation(len(members), self._seed, ORDER, group, epoch)
-            images[in_epoch] = members[shuffled[positions[in_epoch] % len(members)]]
+        for row in range(self.batch):
+            epoch, n = divmod(number * self.batch + row, len(members))
+            order = permutation(len(members), self._seed, ORDER, group, epoch)
+            images[row] = members[order[n]]
         return images
-
-    def plans(
-        self, start: int, stop: int | None = None, rank: int = 0, world: int = 1
-    ) -> Iterator[Plan]:
-        """The batches `start` to `stop` - 1 of one rank."""
-        step = start
-        while stop is None or step < stop:
-            yield self.plan(step).part(rank, world)
-            step += 1
 
     def every_view(self, batch: int) -> list[Plan]:
         """Every image at every short side, flipped and not, once each, on its canvas: the views
         that `plan` draws from, if there is no zoom.
         """
         flips = (False, True) if self._flip else (False,)
-        return [
-            plan
-            for short in self.shorts
-            for flip in flips
-            for plan in _each_once(self._canvases, batch, short, flip)
-        ]
+        sides = ((short, flip) for short in self.shorts for flip in flips)
+        return [plan for side in sides for plan in self._canvases.each_once(batch, *side)]
 
     def views_of(self, plan: Plan) -> Ints:
         """(b,) the numbers of a plan's views: short side by short side, all pictures unflipped,
@@ -315,46 +308,5 @@ class Schedule:
         """
         flips = 2 if self._flip else 1
         side = flips * self.shorts.index(plan.short) + plan.flip.astype(np.int64)
-        views: Ints = side * self._pictures + plan.images
+        views: Ints = side * len(self.sizes) + plan.images
         return views
-
-
-def each_once(
-    sizes: Ints,
-    batch: int,
-    short: int,
-    long: int,
-    images: Ints | None = None,
-    most_canvases: int = 6,
-) -> list[Plan]:
-    """Batches with every image once, unflipped: for evaluation and mining.
-
-    The last batch of a group is filled up with its last image, to keep the shape; `Plan.count` is
-    the number of images without those.
-    """
-    chosen = np.arange(len(sizes)) if images is None else np.asarray(images, dtype=np.int64)
-    canvases = Canvases(sizes, chosen, (short,), long, most_canvases, batch)
-    plans = _each_once(canvases, batch, short, flip=False)
-    return [replace(plan, step=n) for n, plan in enumerate(plans)]
-
-
-def _each_once(canvases: Canvases, batch: int, short: int, flip: bool) -> Iterator[Plan]:
-    for group, members in enumerate(canvases.members):
-        for start in range(0, len(members), batch):
-            positions = np.arange(start, start + batch)
-            taken = members[np.minimum(positions, len(members) - 1)]
-            sizes = canvases.size(taken, short)
-            yield Plan(
-                step=0,
-                epoch=0,
-                canvas=canvases.canvas(group, short),
-                short=short,
-                images=taken,
-                sizes=sizes,
-                scaled=sizes,
-                shift=np.zeros_like(sizes),
-                flip=np.full(batch, flip),
-                first=0,
-                batch=batch,
-                count=min(batch, len(members) - start),
-            )

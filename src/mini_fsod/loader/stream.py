@@ -19,7 +19,8 @@ from torch import Tensor
 
 from mini_fsod.data.dataset import Dataset, Ints
 from mini_fsod.errors import UserError
-from mini_fsod.loader.decode import Job, cores, decode_to_memory, worker_pool
+from mini_fsod.loader.cache import byte_offsets, decode_jobs
+from mini_fsod.loader.decode import cores, decode_to_memory, worker_pool
 from mini_fsod.loader.resident import Annotations, Batch, make_batch
 from mini_fsod.loader.schedule import Plan, reduced
 
@@ -49,42 +50,39 @@ class Stream:
         self._annotations = annotations.to(device)
         self._extra = [boxes.to(device) for boxes in extra]
         self._device = device
-        self._short, self._long = short, long
+        self._sides = short, long
         self._workers = workers or cores()
 
     def batches(self, plans: Iterable[Plan]) -> Iterator[Batch]:
         """The batches in order; a few are decoded ahead. Closing the iterator stops the workers."""
         upcoming = iter(plans)
-        first = next(upcoming, None)
-        if first is None:
+        plan = next(upcoming, None)
+        if plan is None:
             return
-        largest = 3 * int(self._stored.prod(axis=1).max()) * len(first.images)
+        largest = 3 * int(self._stored.prod(axis=1).max()) * len(plan.images)
         slots = _slots(self._workers + 2, largest)
         pixels = torch.empty(largest, dtype=torch.uint8, device=self._device)
         try:
             with worker_pool(self._workers) as pool:
                 free = deque(slots)
-                ahead: deque[tuple[Plan, SharedMemory, Future[None]]] = deque()
-                plan: Plan | None = first
+                ahead: deque[tuple[Plan, Ints, SharedMemory, Future[None]]] = deque()
                 while plan is not None or ahead:
                     while plan is not None and free:
                         slot = free.popleft()
-                        work = pool.submit(
-                            decode_to_memory, slot.name, self._jobs(plan), self._short, self._long
-                        )
-                        ahead.append((plan, slot, work))
+                        starts = byte_offsets(self._stored[plan.images])
+                        jobs = decode_jobs(self._data, plan.images.tolist(), self._sizes, starts)
+                        work = pool.submit(decode_to_memory, slot.name, jobs, *self._sides)
+                        ahead.append((plan, starts, slot, work))
                         plan = next(upcoming, None)
-                    ready, slot, work = ahead.popleft()
+                    ready, starts, slot, work = ahead.popleft()
                     work.result()
-                    start = self._starts(ready)
-                    length = int(start[-1])
-                    _copy(slot, pixels[:length])
+                    _copy(slot, pixels[: starts[-1]])
                     free.append(slot)
                     i = ready.images
                     yield make_batch(
                         ready,
                         pixels.view(-1, 3),
-                        start[:-1] // 3,
+                        starts[:-1] // 3,
                         self._stored[i],
                         self._sizes[i],
                         self._annotations,
@@ -94,19 +92,6 @@ class Stream:
             for slot in slots:
                 slot.close()
                 slot.unlink()
-
-    def _starts(self, plan: Plan) -> Ints:
-        """(b + 1,) offsets of the bytes of the plan's images in a slot."""
-        return np.concatenate([[0], np.cumsum(3 * self._stored[plan.images].prod(axis=1))])
-
-    def _jobs(self, plan: Plan) -> list[Job]:
-        starts = self._starts(plan).tolist()
-        return [
-            Job(str(self._data.path(i)), (height, width), start)
-            for i, (height, width), start in zip(
-                plan.images.tolist(), self._sizes[plan.images].tolist(), starts[:-1], strict=True
-            )
-        ]
 
 
 def _slots(count: int, length: int) -> list[SharedMemory]:

@@ -16,7 +16,6 @@ from torch import Tensor
 from mini_fsod import console
 from mini_fsod.data.dataset import Floats
 from mini_fsod.detector.batch import Targets
-from mini_fsod.detector.matching import draw_number
 from mini_fsod.detector.model import Detector
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.augment import draw_strong, strong_view
@@ -44,6 +43,7 @@ from mini_fsod.runs.run import Run
 from mini_fsod.train.ema import Average
 from mini_fsod.train.log import FILE as LOG_FILE
 from mini_fsod.train.log import read_log
+from mini_fsod.train.step import draw_of
 
 
 def online(run: Run, folder: Path) -> dict[str, Any]:
@@ -173,9 +173,7 @@ def inputs_from_batches(
             strong = batch.images
             if seed is not None:
                 strong = strong_view(strong, batch.sizes, draw_strong(seed, batch.plan))
-            number = draw_number(batch.plan.step, batch.plan.first)
-            draw = torch.full((), number, dtype=torch.int64, device=device)
-            yield convert(batch, strong, draw)
+            yield convert(batch, strong, draw_of(batch.plan, device))
 
     return inputs
 

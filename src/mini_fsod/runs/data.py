@@ -26,7 +26,6 @@ from mini_fsod.data.subsets import (
     testing_part,
     training_part,
 )
-from mini_fsod.detector.matching import draw_number
 from mini_fsod.detector.model import Detector
 from mini_fsod.errors import UserError
 from mini_fsod.eval.inference import detect_all
@@ -35,7 +34,7 @@ from mini_fsod.files import real
 from mini_fsod.labels import LabelMap, split_by_name, split_by_novel
 from mini_fsod.loader import device_cache
 from mini_fsod.loader.cache import image_sizes
-from mini_fsod.loader.resident import Annotations, Batch
+from mini_fsod.loader.resident import Annotations, Batch, Resident
 from mini_fsod.loader.schedule import Plan, Schedule, each_once, reduced
 from mini_fsod.loader.stream import Stream
 from mini_fsod.runs.shots import (
@@ -48,7 +47,7 @@ from mini_fsod.runs.shots import (
 )
 from mini_fsod.train.distributed import Team
 from mini_fsod.train.loop import Feed
-from mini_fsod.train.step import Inputs, inputs_of
+from mini_fsod.train.step import Inputs, draw_of, inputs_of
 
 Batches = Callable[[Iterable[Plan]], Iterator[Batch]]
 InputsOf = Callable[[Iterable[Plan]], Iterator[Inputs]]
@@ -73,10 +72,10 @@ class RunData:
                 "The training images have no boxes of base classes.",
                 f"Check data.train and data.novel; `mini check {config.data.root}` counts boxes.",
             )
-        tunes = "tune" in stages and config.tune.data != "none"
-        trains_on_shots = "online" in stages and config.online.shots
-        needs_shots = bool({"transfer", "scan", "mine"} & {*stages}) or tunes or trains_on_shots
-        if needs_shots:
+        with_shots = {"transfer", "scan", "mine"}
+        with_shots |= {"tune"} if config.tune.data != "none" else set()
+        with_shots |= {"online"} if config.online.shots else set()
+        if with_shots & {*stages}:
             shots = self.shots  # refuses too few
             if config.shots.file is not None:
                 refuse_missing_pictures(config.shots.file, shots)
@@ -105,12 +104,8 @@ class RunData:
         # a novel class may be in the file of shots alone
         if {*config.novel} - {*classes} and self._config.shots.file is not None:
             classes = tuple(dict.fromkeys((*classes, *self._shot_file.classes)))
-        labels = (
-            split_by_name(config.split, classes)
-            if config.split
-            else split_by_novel(config.novel, classes)
-        )
-        return _without_empty(labels, self.whole)
+        by_name = split_by_name(config.split, classes) if config.split else None
+        return _without_empty(by_name or split_by_novel(config.novel, classes), self.whole)
 
     @cached_property
     def test(self) -> Dataset | None:
@@ -162,11 +157,10 @@ class RunData:
     def shots(self) -> Dataset:
         """The balanced K-shot set, its classes in the order of the label map."""
         config = self._config.shots
+        source = self.whole, self.train, self._train_part, self.labels
         if config.file is None:
-            return drawn_shots(config, self.whole, self.train, self._train_part, self.labels)
-        return shots_from_file(
-            config, self._shot_file, self.whole, self.train, self._train_part, self.labels
-        )
+            return drawn_shots(config, *source)
+        return shots_from_file(config, self._shot_file, *source)
 
     @cached_property
     def _shot_file(self) -> Dataset:
@@ -212,12 +206,13 @@ class RunData:
         # shots of a file, and extra pictures to mine, may lie outside the data's folder
         inside = data.root == self.whole.root and set(data.files) <= set(self.whole.files)
         everything = self.whole if inside else data
-        if device_cache.is_streamed(everything, self._config, self._device):
-            own, sides = image_sizes(data), device_cache.largest_sides(self._config)
-            return Stream(data, own, targets, self._device, *sides, extra=more).batches, own
-        pictures, resident = device_cache.pictures_on_device(everything, self._config, self._device)
+        config, device = self._config, self._device
+        if device_cache.is_streamed(everything, config, device):
+            sizes, sides = image_sizes(data), device_cache.largest_sides(config)
+            return Stream(data, sizes, targets, device, *sides, extra=more).batches, sizes
+        pictures, pixels = device_cache.pictures_on_device(everything, config, device)
         pictures = pictures.take(data.files)
-        return resident.for_pictures(pictures, targets, more).batches, pictures.sizes
+        return Resident(pictures, targets, device, more, pixels).batches, pictures.sizes
 
     def feed(
         self,
@@ -279,8 +274,7 @@ def inputs_from(batches: Batches, device: torch.device) -> InputsOf:
 
     def inputs(plans: Iterable[Plan]) -> Iterator[Inputs]:
         for batch in batches(plans):
-            number = draw_number(batch.plan.step, batch.plan.first)
-            yield inputs_of(batch, torch.full((), number, dtype=torch.int64, device=device))
+            yield inputs_of(batch, draw_of(batch.plan, device))
 
     return inputs
 

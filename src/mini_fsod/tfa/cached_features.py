@@ -1,9 +1,8 @@
 """Fine-tuning of the predictors over features that are computed once.
 
-TFA and the last fine-tuning of MINI train the predictors alone. Everything before them (backbone,
-pyramid, RPN, box head) gives the same output for the same view of a picture, and a K-shot set has
-few views: each picture at a few scales, flipped or not. So the proposals of each view, their
-matches and their feature vectors are cached; an iteration only samples RoIs and runs the
+Everything before the predictors gives the same output for the same view of a picture, and a K-shot
+set has few views: each picture at a few scales, flipped or not. So the proposals of each view,
+their matches and their feature vectors are cached; an iteration samples RoIs and runs the
 predictors.
 """
 
@@ -21,11 +20,11 @@ from torch import Tensor
 from mini_fsod import console
 from mini_fsod.detector.anchors import level_counts
 from mini_fsod.detector.batch import RoIOutputs, Targets, class_box_weights
-from mini_fsod.detector.matching import Matches, draw_number
+from mini_fsod.detector.matching import Matches
 from mini_fsod.detector.model import Detector
 from mini_fsod.loader.resident import Batch, upload
 from mini_fsod.loader.schedule import Plan, Schedule
-from mini_fsod.train.step import Losses
+from mini_fsod.train.step import Losses, draw_of
 
 VIEWS_PER_BATCH = 8
 MAX_MEMORY_SHARE = 0.7  # of the free memory
@@ -156,10 +155,9 @@ def losses_on_views(
         samples, sampled = detector.sample_rois(regions, matches, draw)
         vectors = views.vectors[rows[:, None], samples.rows]  # (b, S, width)
         logits, deltas = detector.predictor(vectors.flatten(0, 1))
-        shape = vectors.shape[:2]
-        overlap = None
-        if detector.iou_branch is not None:
-            overlap = detector.iou_branch.logits(views.iou_vectors[rows[:, None], samples.rows])
+        shape, branch = vectors.shape[:2], detector.iou_branch
+        iou_vectors = views.iou_vectors[rows[:, None], samples.rows]
+        overlap = None if branch is None else branch.logits(iou_vectors)
         outputs = RoIOutputs(logits.unflatten(0, shape), deltas.unflatten(0, shape), overlap)
         targets = Targets(boxes, labels, valid, box_weights=class_box_weights(labels, box_classes))
         return detector.roi_losses(outputs, sampled, targets, sizes)
@@ -174,8 +172,6 @@ def cached_inputs(
 
     def inputs(plans: Iterable[Plan]) -> Iterator[CachedInputs]:
         for plan in plans:
-            draw = draw_number(plan.step, plan.first)
-            views = upload(schedule.views_of(plan), device)
-            yield CachedInputs(views, torch.full((), draw, dtype=torch.int64, device=device))
+            yield CachedInputs(upload(schedule.views_of(plan), device), draw_of(plan, device))
 
     return inputs

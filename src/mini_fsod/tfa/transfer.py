@@ -25,8 +25,7 @@ def transfer(run: Run, folder: Path) -> dict[str, Any]:
     section, labels = run.config.transfer, run.data.labels
     saved = load_detector(run, "base")
     base = to_device(saved.detector, run.device)
-    mean_boxes = section.boxes != "new"
-    detector = few_shot_detector(base, labels, run.config.seed, mean_boxes)
+    detector = few_shot_detector(base, labels, run.config.seed, section.boxes != "new")
     data = run.data.shots
     if section.data == "known":
         data = with_base_boxes(data, arranged(run.data.whole, labels), labels)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -23,43 +21,32 @@ class Log:
     """The log of one stage, in its folder. A resumed run drops lines beyond the saved state."""
 
     def __init__(self, folder: Path, title: str, start: int, total: int | None) -> None:
-        self._title, self._start, self._total = title, start, total
+        self._title = title
         self._file = _truncated(folder / FILE, start)
         self._tensorboard = _tensorboard(folder / "tensorboard", start)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.completed:,}/{task.fields[of]}"),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[status]}"),
-            console=console.err,
-            transient=True,
+        texts = (
+            "{task.description}",
+            "{task.completed:,}/{task.fields[of]}",
+            "{task.fields[status]}",
         )
-        self._task = self._bar.add_task(
-            title,
-            total=total,
-            completed=start,
-            status="",
-            of="?" if total is None else f"{total:,}",
-        )
+        name, count, status = map(TextColumn, texts)
+        columns = (name, BarColumn(bar_width=24), count, TimeElapsedColumn(), status)
+        self._bar = Progress(*columns, console=console.err, transient=True)
+        fields = {"status": "", "of": _of(total)}
+        self._task = self._bar.add_task(title, completed=start, total=total, **fields)
         self._last_note = time.monotonic()
-        self._stack = ExitStack()
+        if start:
+            of = "" if total is None else f" of {total:,}"
+            console.note(f"{title}: resumes after iteration {start:,}{of}")
 
     def __enter__(self) -> Self:
-        if self._start:
-            of = "" if self._total is None else f" of {self._total:,}"
-            console.note(f"{self._title}: resumes after iteration {self._start:,}{of}")
         if console.err.is_terminal:
-            self._stack.enter_context(self._bar)
+            self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.close()
+    def __exit__(self, *_: object) -> None:
+        if self._bar.live.is_started:
+            self._bar.stop()
         self._file.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
@@ -75,26 +62,27 @@ class Log:
         seconds: float,
     ) -> None:
         """A line after `step` iterations; `speed` in images per second, `left` in seconds."""
-        total_loss = sum(value for name, value in losses.items() if is_loss(name))
-        line = {"step": step, "loss": total_loss, **losses, "rate": rate}
-        self._file.write(json.dumps(line | {"images_per_second": speed, "seconds": seconds}) + "\n")
+        loss = sum(value for name, value in losses.items() if is_loss(name))
+        values = {"loss": loss, **losses, "rate": rate, "images_per_second": speed}
+        self._file.write(json.dumps({"step": step, **values, "seconds": seconds}) + "\n")
         self._file.flush()
         if self._tensorboard is not None:
-            for name, value in (line | {"images_per_second": speed}).items():
-                if name != "step":
-                    self._tensorboard.add_scalar(f"{self._title}/{name}", value, step)
+            for name, value in values.items():
+                self._tensorboard.add_scalar(f"{self._title}/{name}", value, step)
             self._tensorboard.flush()  # what a resumed run does not log again
-        status = f"{speed:,.{0 if speed >= 10 else 1}f} img/s  loss {total_loss:.3f}"
+        status = f"{speed:,.{0 if speed >= 10 else 1}f} img/s  loss {loss:.3f}"
         if left is not None:
             status += f"  {console.duration(left)} left"
-        of = "?" if total is None else f"{total:,}"
+        of = _of(total)
         self._bar.update(self._task, completed=step, total=total, status=status, of=of)
-        if (
-            not console.err.is_terminal
-            and time.monotonic() - self._last_note > console.LINE_SECONDS
-        ):
-            self._last_note = time.monotonic()
+        now = time.monotonic()
+        if not console.err.is_terminal and now - self._last_note > console.LINE_SECONDS:
+            self._last_note = now
             console.note(f"{self._title} {step:,}/{of}  {status}")
+
+
+def _of(total: int | None) -> str:
+    return "?" if total is None else f"{total:,}"
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

@@ -34,8 +34,7 @@ from mini_fsod.train.schedule import can_estimate, iterations_in_budget, rate_at
 from mini_fsod.train.state import FILE, StateWriter, read_state, restore, snapshot
 from mini_fsod.train.step import Inputs, Losses, Step, make_optimiser
 
-LOG_EVERY = {"cuda": 50}  # iterations between log lines; on other devices the host waits anyway
-LOG_EVERY_ELSEWHERE = 5
+LOG_EVERY, LOG_EVERY_ON_CPU = 50, 5  # iterations between log lines; off CUDA the host waits anyway
 SLOW_SECONDS = 5  # per iteration
 FASTER = "For speed: smaller views.short and long, batch, detector.backbone=resnet18; or a GPU."
 
@@ -108,7 +107,7 @@ def train(
     if watch is not None:
         watch.begin(progress.step)
     model.train()
-    log_every = LOG_EVERY.get(device.type, LOG_EVERY_ELSEWHERE)
+    log_every = LOG_EVERY if device.type == "cuda" else LOG_EVERY_ON_CPU
     recent: list[Tensor] = []  # losses since the last log line
     last_log = last_save = time.perf_counter()
     start = last_log - progress.seconds
@@ -130,7 +129,7 @@ def train(
             recent.append(step(next(batches)).clone())
             progress.step += 1
             took = time.perf_counter() - before
-            slow = took > SLOW_SECONDS and log_every == LOG_EVERY_ELSEWHERE
+            slow = took > SLOW_SECONDS and log_every == LOG_EVERY_ON_CPU
             if slow and team.world == 1 and watch is None:
                 log_every = 1  # else the first line, and a budget in minutes, would come late
                 console.note(f"{title}: an iteration takes {console.duration(took)} here. {FASTER}")

@@ -49,7 +49,7 @@ def restore(
     if average is not None:
         pairs.append((_changing(average.model, model), state["averaged"] or {}))
     for tensors, saved in pairs:
-        if _shapes(tensors) != _shapes(saved):
+        if {k: v.shape for k, v in tensors.items()} != {k: v.shape for k, v in saved.items()}:
             raise ValueError("its weights are those of another model")
         for name, value in saved.items():
             tensors[name].copy_(value)
@@ -82,7 +82,7 @@ class StateWriter:
         for part in folder.glob(f".{FILE}.*.part"):  # left by a killed run
             part.unlink(missing_ok=True)
         self._thread = ThreadPoolExecutor(1)
-        self._last: Future[None] | None = None
+        self._last: Future[None] = self._thread.submit(lambda: None)
 
     def __enter__(self) -> Self:
         return self
@@ -90,16 +90,12 @@ class StateWriter:
     def __exit__(self, *_: object) -> None:
         """Waits for the last state."""
         with self._thread:
-            self._wait()
+            self._last.result()
 
     def write(self, state: State) -> None:
         """Waits for the previous write and raises its error, such as a full disk."""
-        self._wait()
+        self._last.result()
         self._last = self._thread.submit(self._save, state)
-
-    def _wait(self) -> None:
-        if self._last is not None:
-            self._last.result()
 
     def _save(self, state: State) -> None:
         content = BytesIO()
@@ -111,10 +107,6 @@ def _changing(model: nn.Module, like: nn.Module) -> dict[str, Tensor]:
     """The tensors that training changes: weights that are not frozen in `like`, and buffers."""
     frozen = {name for name, p in like.named_parameters() if not p.requires_grad}
     return {name: value for name, value in model.state_dict().items() if name not in frozen}
-
-
-def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
-    return {name: value.shape for name, value in tensors.items()}
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from mini_fsod.cuda_graph import Captured
 from mini_fsod.detector.batch import Targets, class_box_weights
+from mini_fsod.detector.matching import draw_number
 from mini_fsod.detector.model import Detector
 from mini_fsod.loader.resident import Batch
+from mini_fsod.loader.schedule import Plan
 from mini_fsod.train.ema import Average
 
 Inputs = tuple[Any, ...]  # of the losses: a NamedTuple of tensors, possibly nested
@@ -48,13 +50,9 @@ class Step:
         average: Average[Any] | None = None,
         reduce: Callable[[Sequence[Tensor]], None] | None = None,
     ) -> None:
-        self._losses = losses
-        self._optimiser = optimiser
-        self._device = device
-        self._bf16 = bf16
-        self._clip = clip
-        self._average = average
-        self._reduce = reduce
+        self._losses, self._optimiser = losses, optimiser
+        self._device, self._bf16, self._clip = device, bf16, clip
+        self._average, self._reduce = average, reduce
         self._parameters = [p for group in optimiser.param_groups for p in group["params"]]
         self._step = Captured(self._full_step, device)
         self._accumulate = Captured(self._gradients, device)
@@ -105,6 +103,12 @@ def is_loss(name: str) -> bool:
     return name.startswith("loss")
 
 
+def draw_of(plan: Plan, device: torch.device) -> Tensor:
+    """() int64: the `draw` of the losses on a plan's images, filled in without a copy."""
+    number = draw_number(plan.step, plan.first)
+    return torch.full((), number, dtype=torch.int64, device=device)
+
+
 def inputs_of(batch: Batch, draw: Tensor) -> DetectorInputs:
     return DetectorInputs(batch.images, batch.sizes, batch.targets, draw)
 
@@ -127,8 +131,6 @@ def make_optimiser(
     model: nn.Module, device: torch.device, momentum: float, weight_decay: float
 ) -> torch.optim.SGD:
     """Fused SGD over what is not frozen, with the learning rate as a tensor on the device."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
+    trained = [p for p in model.parameters() if p.requires_grad]
     rate = torch.zeros((), device=device)
-    return torch.optim.SGD(
-        parameters, lr=rate, momentum=momentum, weight_decay=weight_decay, fused=True
-    )
+    return torch.optim.SGD(trained, rate, momentum, weight_decay=weight_decay, fused=True)

@@ -77,9 +77,9 @@ def cached_pictures(
 ) -> Pictures:
     """The data set's pictures from the cache in `folder`, decoded into it first where needed.
 
-    Pictures are stored with a short side of at most `short` and a long one of at most `long`, the
-    largest that any stage uses. Processes that need the same cache wait for the one that writes it.
-    Old caches are not removed: any `pictures-*` folder may be deleted at any time.
+    Their sides are at most `short` and `long`, the largest that any stage uses. Processes that need
+    the same cache wait for the one that writes it. Old caches are not removed: any `pictures-*`
+    folder may be deleted at any time.
     """
     if len(data) == 0:
         raise UserError(f"{data.root}: there are no pictures to decode.", "Choose other images.")

@@ -244,7 +244,7 @@ def make_batch(
 
 
 class Resident:
-    """Batches of pictures in the device's memory, where `pixels` may be already."""
+    """Batches of pictures in the device's memory; `pixels`, if they were copied there before."""
 
     def __init__(
         self,

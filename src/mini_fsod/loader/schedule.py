@@ -203,14 +203,12 @@ class Schedule:
     """The endless sequence of training batches.
 
     Images are grouped by canvas. Each group is an endless sequence of its images, reshuffled for
-    every epoch and cut into batches, so no image is dropped between epochs. Epoch e consists of the
-    batches that its images complete: floor((e + 1) n / B) - floor(e n / B) of a group with n
-    images, in random order. The images left over, fewer than B per group, start the group's first
-    batch of the next epoch. So after E epochs every image was used E times, or E - 1 times if it is
-    left over (fewer in a set smaller than a batch). A batch that spans two epochs may hold an image
-    twice.
+    every epoch and cut into batches. Epoch e has the batches that its images complete, in random
+    order: floor((e + 1) n / B) - floor(e n / B) of a group with n images. The images left over,
+    fewer than B per group, start the group's first batch of the next epoch, so none is dropped. A
+    batch that spans two epochs may hold an image twice.
 
-    `sizes` (I, 2) are heights and widths of the pictures. `images` are the indices to train on, all
+    `sizes` (I, 2) are heights and widths of the pictures; `images` are the indices to train on, all
     by default; an index given twice is used twice per epoch. The short side of a batch is drawn
     from `shorts`; flips are drawn for each image, and with `zoom` a scale factor from that range:
     a smaller image leaves more of its canvas empty, a larger one is cropped.

@@ -156,16 +156,9 @@ def train(
                 if progress.total is not None:
                     last_save = float("-inf")  # save now: a resumed run must use the same total
             if log is not None:
-                left = None if progress.total is None else (progress.total - progress.step) / speed
-                log.write(
-                    progress.step,
-                    progress.total,
-                    means,
-                    rate,
-                    section.batch * speed,
-                    left,
-                    progress.seconds,
-                )
+                done, total, seconds = progress.step, progress.total, progress.seconds
+                left = None if total is None else (total - done) / speed
+                log.write(done, total, means, rate, section.batch * speed, left, seconds)
             if writer is not None and (ends or now - last_save > section.save_seconds):
                 writer.write(snapshot(model, optimiser, average) | asdict(progress))
                 last_log = last_save = time.perf_counter()

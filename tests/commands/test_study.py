@@ -40,7 +40,9 @@ def test_study_resumes_and_grows(tmp_path: Path, runs: Runs, mini: Mini) -> None
     assert code == 0, notes
     assert [name for name, _, _ in runs] == ["tfa-split1-1shot-seed0", "tfa-split1-5shot-seed0"]
     assert runs[1][1].transfer.iterations == 20_000
-    assert runs[0][2]["store"] == tmp_path.resolve() / ".stages"  # shared with runs beside it
+    assert (
+        runs[0][2]["results_store"] == tmp_path.resolve() / ".stages"
+    )  # shared with runs beside it
     assert runs[0][2]["wait"] is False
     assert "| TFA                 |   31.0 |   35.0 |" in text
     assert "[1/2] tfa-split1-1shot-seed0: base, transfer" in notes

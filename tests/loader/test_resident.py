@@ -29,7 +29,7 @@ CPU = torch.device("cpu")
 SHARD = Path(__file__).resolve().parents[3] / "shared" / "voc" / "images-1-voc07-trainval.tar"
 
 
-def held(images: list[np.ndarray], own: Ints | None = None) -> Pictures:
+def pictures_in_memory(images: list[np.ndarray], own: Ints | None = None) -> Pictures:
     """Pictures in memory, without files."""
     kept = np.array([i.shape[:2] for i in images], dtype=np.int64)
     ends = np.cumsum(3 * kept.prod(1))
@@ -63,7 +63,11 @@ def no_targets(images: int) -> Annotations:
 def test_batch_copies_pixels_at_the_stored_scale() -> None:
     a, b = random_images((2, 3), (4, 2))
     plan = plan_of([(2, 3), (4, 2)], (4, 5), [True, False])
-    shown = Resident(held([a, b]), no_targets(2), CPU).batch(plan).images.permute(0, 2, 3, 1)
+    shown = (
+        Resident(pictures_in_memory([a, b]), no_targets(2), CPU)
+        .batch(plan)
+        .images.permute(0, 2, 3, 1)
+    )
     wanted = np.tile(np.array(FILL, dtype=np.uint8), (2, 4, 5, 1))
     wanted[0, :2, :3] = a[:, ::-1]
     wanted[1, :4, :2] = b
@@ -75,7 +79,7 @@ def test_batch_copies_pixels_at_the_stored_scale() -> None:
 def test_batch_resizes_bilinearly(size: tuple[int, int], flip: bool) -> None:
     image, other = random_images((11, 17), (11, 17))
     plan = plan_of([size, (11, 17)], (40, 32), [flip, False])
-    batch = Resident(held([image, other]), no_targets(2), CPU).batch(plan)
+    batch = Resident(pictures_in_memory([image, other]), no_targets(2), CPU).batch(plan)
     wanted = interpolate(
         torch.from_numpy(image).permute(2, 0, 1)[None].float(), size, mode="bilinear"
     )[0]
@@ -90,7 +94,7 @@ def test_batch_resizes_bilinearly(size: tuple[int, int], flip: bool) -> None:
 
 
 def test_images_on_canvas_agrees_with_and_without_exact() -> None:
-    pictures = held(random_images((6, 9), (8, 3)))
+    pictures = pictures_in_memory(random_images((6, 9), (8, 3)))
     pixels, start = torch.from_numpy(pictures.pixels).view(-1, 3), torch.tensor([0, 54])
     sizes, flip = torch.from_numpy(pictures.stored), torch.tensor([True, False])
     whole = torch.zeros_like(sizes)
@@ -147,7 +151,7 @@ def test_batch_crops_an_enlarged_picture(flip: bool) -> None:
     one = plan_of([(16, 20)], (16, 32), [flip])
     plan = replace(one, scaled=np.array([[22, 34]]), shift=np.array([[5, 9]]))
     boxes = Boxes.of([0, 0], [[5, 3, 6, 5], [0, 0, 5, 3]], [1, 2])
-    batch = Resident(held([image]), Annotations.of(boxes, 1), CPU).batch(plan)
+    batch = Resident(pictures_in_memory([image]), Annotations.of(boxes, 1), CPU).batch(plan)
     whole = interpolate(
         torch.from_numpy(image).permute(2, 0, 1)[None].float(), (22, 34), mode="bilinear"
     )[0]
@@ -166,7 +170,7 @@ def test_batch_moves_boxes_with_their_pixels(flip: bool, size: tuple[int, int]) 
     image = np.zeros((60, 80, 3), dtype=np.uint8)
     image[12:36, 40:72] = 255
     boxes = Boxes.of([0], [[2 * 40, 2 * 12, 2 * 32, 2 * 24]], [3])  # in a picture twice as large
-    pictures = held([image], own=np.array([[120, 160]]))
+    pictures = pictures_in_memory([image], own=np.array([[120, 160]]))
     batch = Resident(pictures, Annotations.of(boxes, 1), CPU).batch(
         plan_of([size], (96, 128), [flip])
     )
@@ -183,7 +187,7 @@ def test_batch_moves_boxes_with_their_pixels(flip: bool, size: tuple[int, int]) 
 def test_batch_has_no_valid_target_for_images_without_boxes() -> None:
     boxes = Boxes.of([1, 1], [[0, 0, 1, 1], [1, 1, 1, 1]], [0, 1])
     images = random_images((3, 3), (3, 3))
-    batch = Resident(held(images), Annotations.of(boxes, 2), CPU).batch(
+    batch = Resident(pictures_in_memory(images), Annotations.of(boxes, 2), CPU).batch(
         plan_of([(3, 3)] * 2, (32, 32))
     )
     assert batch.targets.valid.tolist() == [[False, False], [True, True]]
@@ -191,7 +195,7 @@ def test_batch_has_no_valid_target_for_images_without_boxes() -> None:
 
 
 def test_batches_are_the_same_after_a_resume() -> None:
-    pictures = held(random_images(*[(30 + n, 40) for n in range(12)]))
+    pictures = pictures_in_memory(random_images(*[(30 + n, 40) for n in range(12)]))
     source = Resident(pictures, no_targets(12), CPU)
 
     def schedule() -> Schedule:
@@ -243,7 +247,7 @@ def test_batches_of_photographs_are_not_resampled(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [(30, 40), (36, 48)])
 def test_batch_on_cuda_is_equal_and_does_not_wait(size: tuple[int, int]) -> None:
     device = torch.device("cuda")
-    pictures = held(random_images((30, 40), (30, 40)))
+    pictures = pictures_in_memory(random_images((30, 40), (30, 40)))
     boxes = Boxes.of([0, 1], [[1, 2, 3, 4], [5, 6, 7, 8]], [0, 1])
     plan = plan_of([size] * 2, (64, 64), [True, False])
     source = Resident(pictures, Annotations.of(boxes, 2), device)
@@ -260,14 +264,14 @@ def test_batch_on_cuda_is_equal_and_does_not_wait(size: tuple[int, int]) -> None
 
 def test_for_pictures_shares_the_buffer() -> None:
     a, b = random_images((30, 40), (30, 40))
-    pictures = held([a, b])
+    pictures = pictures_in_memory([a, b])
     whole = Resident(pictures, no_targets(2), CPU)
     part = whole.for_pictures(pictures.take(pictures.files[1:]), no_targets(1))
     plan = plan_of([(30, 40)], (32, 64))
     assert torch.equal(part.batch(plan).images[0, :, :30, :40].permute(1, 2, 0), torch.tensor(b))
     assert part._pixels.data_ptr() == whole._pixels.data_ptr()
     with pytest.raises(ValueError, match="another buffer"):
-        whole.for_pictures(held([a]), no_targets(1))
+        whole.for_pictures(pictures_in_memory([a]), no_targets(1))
 
 
 def test_batch_moves_extra_boxes_like_its_targets() -> None:
@@ -276,7 +280,7 @@ def test_batch_moves_extra_boxes_like_its_targets() -> None:
     boxes = Boxes.of([0], [[2, 3, 5, 4]], [1])
     mined = Boxes.of([0, 0], [[2, 3, 5, 4], [0, 0, 1, 1]], [4, 6])
     pool = Annotations.of(mined, 1, scores=np.array([0.5, 0.25]))
-    batch = Resident(held([image]), Annotations.of(boxes, 1), CPU, [pool]).batch(plan)
+    batch = Resident(pictures_in_memory([image]), Annotations.of(boxes, 1), CPU, [pool]).batch(plan)
     (also,) = batch.extra
     assert also.boxes[0, 0].tolist() == batch.targets.boxes[0, 0].tolist()
     assert also.labels.tolist() == [[4, 6]]

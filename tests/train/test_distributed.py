@@ -1,4 +1,4 @@
-"""Two processes that share a batch do what one does with all of it. Takes about 12 seconds."""
+"""Two processes that share a batch train like one process."""
 
 from __future__ import annotations
 
@@ -208,10 +208,10 @@ def test_train_resumes_a_detector_bit_equal(home: Path, monkeypatch: pytest.Monk
     small.assert_same(home / "broken-0", home / "unbroken-0")
 
 
-# The processes' talk
+# Collectives
 
 
-def talk(own: Team, folder: Path) -> None:
+def check_collectives(own: Team, folder: Path) -> None:
     values = [torch.tensor([1.0, 2.0]) * (1 + own.rank), torch.full((2, 2), float(own.rank))]
     average_over_processes(values)
     torch.testing.assert_close(values, [torch.tensor([1.5, 3.0]), torch.full((2, 2), 0.5)])
@@ -220,7 +220,7 @@ def talk(own: Team, folder: Path) -> None:
 
 
 def test_collectives(tmp_path: Path) -> None:
-    assert small.in_team(2, talk, tmp_path) == [0, 0]
+    assert small.in_team(2, check_collectives, tmp_path) == [0, 0]
 
 
 def slow_clocks(own: Team, folder: Path) -> None:

@@ -110,10 +110,10 @@ def test_log_of_a_killed_run_shows_no_scalar_twice(tmp_path: Path, start: int) -
 
 
 def screen(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> io.StringIO:
-    told = io.StringIO()
-    stream = Console(file=told, force_terminal=terminal, width=110, color_system=None)
+    output = io.StringIO()
+    stream = Console(file=output, force_terminal=terminal, width=110, color_system=None)
     monkeypatch.setattr(console, "err", stream)
-    return told
+    return output
 
 
 @pytest.mark.parametrize(
@@ -130,37 +130,37 @@ def screen(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> io.StringIO:
 def test_log_bar(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked: dict[str, Any], said: str
 ) -> None:
-    told = screen(monkeypatch, terminal=True)
+    output = screen(monkeypatch, terminal=True)
     with Log(tmp_path, "base", 0, 20) as to:
         look(to, **looked)
         to._bar.refresh()
-    assert said in told.getvalue()
-    assert "base" in told.getvalue()
+    assert said in output.getvalue()
+    assert "base" in output.getvalue()
 
 
 def test_log_bar_when_the_total_is_known_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = screen(monkeypatch, terminal=True)
+    output = screen(monkeypatch, terminal=True)
     with Log(tmp_path, "base", 0, None) as to:
         look(to, 5, None)
         to._bar.refresh()
-        assert "left" not in told.getvalue()
+        assert "left" not in output.getvalue()
         look(to, 10, 20)
         to._bar.refresh()
-    assert "10/20" in told.getvalue()
+    assert "10/20" in output.getvalue()
 
 
 def test_log_prints_lines_without_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = screen(monkeypatch, terminal=False)
+    output = screen(monkeypatch, terminal=False)
     with Log(tmp_path, "base", 0, 20) as to:
         look(to, 5)
-        assert told.getvalue() == ""  # not for every look
+        assert output.getvalue() == ""  # not for every look
         monkeypatch.setattr(console, "LINE_SECONDS", -1)
         look(to, 10)
-    assert told.getvalue() == "base 10/20  1,234 img/s  loss 1.375  3:05 min left\n"
+    assert output.getvalue() == "base 10/20  1,234 img/s  loss 1.375  3:05 min left\n"
     with Log(tmp_path, "base", 10, 20):
         pass
-    assert told.getvalue().endswith("\nbase: resumes after iteration 10 of 20\n")
+    assert output.getvalue().endswith("\nbase: resumes after iteration 10 of 20\n")

@@ -138,9 +138,9 @@ def test_train_logs_mean_losses(tmp_path: Path) -> None:
 
 
 def test_watch_gets_means_adds_values_and_can_stop(tmp_path: Path) -> None:
-    """Gauges are told and not learnt from; what the watcher makes of them is logged too."""
+    """Gauges are logged, not trained on; values that the monitor returns are logged too."""
     seen: list[tuple[int, float]] = []
-    begun: list[int] = []
+    begins: list[int] = []
 
     def learned(folder: Path, end: int, gauge: float) -> None:
         model = small.Small()
@@ -151,7 +151,7 @@ def test_watch_gets_means_adds_values_and_can_stop(tmp_path: Path) -> None:
 
         class Watch:
             def begin(self, step: int) -> None:
-                begun.append(step)
+                begins.append(step)
 
             def look(self, step: int, means: Mapping[str, float]) -> dict[str, float]:
                 seen.append((step, means.get("height", 0.0)))
@@ -168,7 +168,7 @@ def test_watch_gets_means_adds_values_and_can_stop(tmp_path: Path) -> None:
     assert state["step"] == 10  # the last that was found in order
     learned(tmp_path / "watched", 0, 1e3)
     assert [step for step, _ in seen] == [5, 10, 15, 15, 20, 23]
-    assert begun == [0, 10]
+    assert begins == [0, 10]
     assert seen[2] == seen[3]
     for line in log.read_log(tmp_path / "watched" / log.FILE):
         assert line["twice"] == 2 * line["height"] != 0
@@ -210,7 +210,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], small.Hook]:
 def test_train_notes_slow_iterations(
     tmp_path: Path, clock: Callable[..., small.Hook], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And minutes are kept: without a GPU five of them may last for many."""
+    """And a budget in minutes is kept."""
     budget = {"iterations": None, "minutes": 1}
     _, trained = run(tmp_path, clock(10), **budget)
     assert "an iteration takes 10 s here. For speed: smaller" in capsys.readouterr().err
@@ -232,7 +232,7 @@ def test_minutes_become_a_number_of_iterations(
     assert rates[50] == pytest.approx(0.005)
     assert rates[55] == pytest.approx(0.0005)  # eight ninths: at 53
 
-    # the number is kept, however fast it goes on
+    # the number stays, whatever the speed after the resume
     for iteration, seconds in ((32, 5.0), (37, 0.01), (58, 0.5)):
         folder = tmp_path / str(iteration)
         with pytest.raises(small.StopError):
@@ -269,7 +269,7 @@ def test_resume_before_the_number_of_iterations_is_known(
     assert (trained.iterations, trained.seconds) == (18, 28.5)
 
 
-# Losses that are no numbers
+# Losses that are not finite
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A training that was stopped or killed goes on as if nothing had been."""
+"""A stopped or killed training resumes and ends with equal bits."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def die_writing(folder: Path, number: int, share: float) -> None:
     run(folder)
 
 
-def go_on_slowly(folder: Path) -> None:
+def run_slowly(folder: Path) -> None:
     run(folder, lambda n: time.sleep(0.01))
 
 
@@ -125,7 +125,7 @@ def wait_for(process: Any, seconds: float = 60) -> int | None:
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same, by a process of its own."""
     folder = tmp_path_factory.mktemp("unbroken")
-    assert wait_for(small.start(go_on_slowly, folder)) == 0
+    assert wait_for(small.start(run_slowly, folder)) == 0
     return folder
 
 
@@ -155,11 +155,11 @@ def test_resume_after_a_kill_during_a_save(
 
 @pytest.mark.slow
 def test_resume_after_many_kills(tmp_path: Path, unbroken: Path) -> None:
-    """At moments nobody chose, until one start is left to end."""
+    """At random moments, until one start runs to its end."""
     draw = random.Random(0)
     kills = 0
     for longest in range(1, 60):
-        process = small.start(go_on_slowly, tmp_path)
+        process = small.start(run_slowly, tmp_path)
         process.join(draw.uniform(0, 0.05 * longest))
         if not process.is_alive():
             break

@@ -12,7 +12,7 @@ from mini_fsod.train.ema import Average
 from mini_fsod.train.step import make_optimiser
 
 
-def begun(steps: int, layout: torch.memory_format = torch.contiguous_format):
+def after_steps(steps: int, layout: torch.memory_format = torch.contiguous_format):
     """A model, its optimiser and its average after some steps."""
     model = Small()
     model.add_module("conv", torch.nn.Conv2d(2, 3, 3).to(memory_format=layout))
@@ -31,7 +31,7 @@ def begun(steps: int, layout: torch.memory_format = torch.contiguous_format):
 
 def test_snapshot_holds_copies_of_what_training_changes() -> None:
     """What learns and what moves; not what is frozen. Copies: training goes on meanwhile."""
-    model, optimiser, average = begun(2)
+    model, optimiser, average = after_steps(2)
     state = states.snapshot(model, optimiser, average)
     learning = {name for name, p in model.named_parameters() if p.requires_grad}
     assert learning > {"first.weight", "norm.weight"}
@@ -46,23 +46,23 @@ def test_snapshot_holds_copies_of_what_training_changes() -> None:
 
 
 def test_snapshot_before_the_first_step_has_no_momentum() -> None:
-    model, optimiser, _ = begun(0)
+    model, optimiser, _ = after_steps(0)
     state = states.snapshot(model, optimiser, None)
     assert state["momentum"] == {}
     assert state["averaged"] is None
-    states.restore(state, *begun(0)[:2], None)
+    states.restore(state, *after_steps(0)[:2], None)
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_restore_gives_back_a_snapshot(tmp_path: Path, layout: torch.memory_format) -> None:
     """Through a file that torch reads without trust, into the layout that the weights have."""
-    state = states.snapshot(*begun(3, layout))
+    state = states.snapshot(*after_steps(3, layout))
     with states.StateWriter(tmp_path) as writer:
         writer.write(state | {"step": 3, "identity": "x"})
     read = states.read_state(tmp_path)
     assert read is not None
     assert (read["step"], read["identity"]) == (3, "x")
-    model, optimiser, average = begun(1, layout)
+    model, optimiser, average = after_steps(1, layout)
     states.restore(read, model, optimiser, average)
     again = states.snapshot(model, optimiser, average)
     for key in ("weights", "momentum", "averaged"):
@@ -75,8 +75,8 @@ def test_restore_gives_back_a_snapshot(tmp_path: Path, layout: torch.memory_form
 
 
 def test_restore_refuses_another_shape() -> None:
-    state = states.snapshot(*begun(1))
-    model, optimiser, average = begun(0)
+    state = states.snapshot(*after_steps(1))
+    model, optimiser, average = after_steps(0)
     model.last = torch.nn.Linear(8, 3)
     with pytest.raises(ValueError, match="those of another model"):
         states.restore(state, model, optimiser, average)
@@ -90,13 +90,15 @@ def test_read_state_without_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.999])
 def test_read_state_refuses_a_damaged_file(tmp_path: Path, share: float) -> None:
     with states.StateWriter(tmp_path) as writer:
-        writer.write(states.snapshot(*begun(1)))
+        writer.write(states.snapshot(*after_steps(1)))
     path = tmp_path / states.FILE
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(UserError, match=r"progress\.pt: the training state cannot be read") as told:
+    with pytest.raises(
+        UserError, match=r"progress\.pt: the training state cannot be read"
+    ) as caught:
         states.read_state(tmp_path)
-    assert told.value.fix == "Delete the file to start the stage from the beginning."
+    assert caught.value.fix == "Delete the file to start the stage from the beginning."
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"\x80\x02}q\x00.", b"PK\x03\x04" + b"x" * 50])
@@ -129,7 +131,7 @@ def test_state_writer_keeps_the_last_state(tmp_path: Path) -> None:
 
 
 def test_state_writer_raises_on_a_failed_write(tmp_path: Path) -> None:
-    """It is told by the next write, or at the end; the state before stays."""
+    """It is caught by the next write, or at the end; the state before stays."""
     with states.StateWriter(tmp_path) as writer:
         writer.write({"step": 1})
     place = tmp_path / states.FILE

@@ -40,14 +40,14 @@ def detector() -> Detector:
 
 @pytest.mark.slow
 def test_steps_reduce_the_loss(source: tuple[Resident, np.ndarray]) -> None:
-    held, own = source
+    loader, sizes = source
     model = detector()
     optimiser = make_optimiser(model, CPU, 0.9, 1e-4)
     optimiser.param_groups[0]["lr"].fill_(0.005)
     step = Step(losses_of(model), optimiser, CPU, bf16=False)
-    schedule = Schedule(own, 3, (64,), 128, seed=0, flip=False)
+    schedule = Schedule(sizes, 3, (64,), 128, seed=0, flip=False)
     totals = [
-        step([inputs_of(held.batch(schedule.plan(0)), torch.tensor(n))]).sum().item()
+        step([inputs_of(loader.batch(schedule.plan(0)), torch.tensor(n))]).sum().item()
         for n in range(12)
     ]
     assert step.names == (
@@ -64,8 +64,8 @@ def test_step_equals_plain_torch(
     source: tuple[Resident, np.ndarray],
 ) -> None:
     """The same weights after one step as by hand."""
-    held, own = source
-    batch = held.batch(Schedule(own, 3, (64,), 128, seed=0).plan(0))
+    loader, sizes = source
+    batch = loader.batch(Schedule(sizes, 3, (64,), 128, seed=0).plan(0))
     ours, by_hand = detector(), detector()
     optimiser = make_optimiser(ours, CPU, 0.9, 1e-4)
     optimiser.param_groups[0]["lr"].fill_(0.01)

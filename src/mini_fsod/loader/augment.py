@@ -52,8 +52,8 @@ def draw_strong(seed: int, plan: Plan) -> StrongDraw:
     each = 9 + len(ERASINGS) * (1 + 4 * TRIES)
     words = random_words(4 + plan.batch * each, seed, STRONG, plan.step)
     order = tuple(np.argsort(words[:4], kind="stable").tolist())
-    mine = words[4:].reshape(plan.batch, each)[plan.first : plan.first + len(plan.images)]
-    u = uniform(mine)
+    part = words[4:].reshape(plan.batch, each)[plan.first : plan.first + len(plan.images)]
+    u = uniform(part)
     span = np.array(JITTER)
     neutral = np.array([1.0, 1.0, 1.0, 0.0])
     colour = np.where(u[:, :1] < P_JITTER, neutral + (2 * u[:, 1:5] - 1) * span, neutral)
@@ -67,7 +67,7 @@ def draw_strong(seed: int, plan: Plan) -> StrongDraw:
         erase=np.stack(
             [_rectangle(plan.sizes, chances[:, k], *e) for k, e in enumerate(ERASINGS)], axis=1
         ),
-        noise=(mine[:, 8] >> np.uint64(40)).astype(np.int64),
+        noise=(part[:, 8] >> np.uint64(40)).astype(np.int64),
     )
 
 

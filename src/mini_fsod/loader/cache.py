@@ -69,10 +69,10 @@ def image_sizes(data: Dataset) -> Ints:
     sizes = data.sizes[:, ::-1].copy()
     unknown = np.flatnonzero((sizes < 1).any(axis=1))
     paths = [data.path(i) for i in unknown.tolist()]
-    for i, path, seen in zip(unknown, paths, picture_sizes(paths), strict=True):
-        if isinstance(seen, PictureError):
-            raise UserError(f"{path}: {seen.what}.", "`mini check DATA` lists all such pictures.")
-        sizes[i] = drawn_size(*seen)[::-1]
+    for i, path, found in zip(unknown, paths, picture_sizes(paths), strict=True):
+        if isinstance(found, PictureError):
+            raise UserError(f"{path}: {found.what}.", "`mini check DATA` lists all such pictures.")
+        sizes[i] = drawn_size(*found)[::-1]
     return sizes
 
 

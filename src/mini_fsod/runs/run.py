@@ -22,7 +22,7 @@ from mini_fsod.train.step import Losses
 
 
 class Run:
-    """A configuration on a device, and where the results of its stages lie."""
+    """A configuration on a device, with its data and the folders of its stages."""
 
     def __init__(
         self,

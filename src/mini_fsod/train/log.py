@@ -32,8 +32,9 @@ class Log:
         name, count, status = map(TextColumn, texts)
         columns = (name, BarColumn(bar_width=24), count, TimeElapsedColumn(), status)
         self._bar = Progress(*columns, console=console.err, transient=True)
-        fields = {"status": "", "of": _of(total)}
-        self._task = self._bar.add_task(title, completed=start, total=total, **fields)
+        self._task = self._bar.add_task(
+            title, completed=start, total=total, status="", of=_of(total)
+        )
         self._last_note = time.monotonic()
         if start:
             of = "" if total is None else f" of {total:,}"

@@ -40,7 +40,7 @@ def problems(source: str, *sets: str, **options: Any) -> list[str]:
     [
         (["base.minutes=6"], "base.iterations", None),
         (["base.minutes=6", "base.iterations=50"], "base.minutes", None),  # the later wins
-        (["transfer.minutes=0.1"], "transfer.iterations", None),
+        (["online.minutes=0.1"], "online.iterations", None),
         (["data.novel=bird"], "data.split", None),
         (["data.novel=bird", "data.split=coco"], "data.novel", ()),
         (["shots.file=mine.json"], "shots.official", None),
@@ -164,7 +164,7 @@ def test_resolve_lists_all_problems_in_the_order_of_the_keys(tmp_path: Path) -> 
         "transfer: {rate: fast}\n"
         "base:\n"
         "  iterations: many\n"
-        "  momentun: 0.5\n"
+        "  warm_upp: 5\n"
         "views: 800\n"
         "detector: {norm: batch}\n"
         "device: gpu\n",
@@ -177,7 +177,7 @@ def test_resolve_lists_all_problems_in_the_order_of_the_keys(tmp_path: Path) -> 
         "my.yaml, views: must hold keys, not 800",
         "--set base.batch=2.5: must be a whole number, not 2.5",
         'my.yaml, base.iterations: must be a whole number, not "many"',
-        "my.yaml: unknown key `base.momentun`: did you mean `base.momentum`?",
+        "my.yaml: unknown key `base.warm_upp`: did you mean `base.warm_up`?",
         'my.yaml, transfer.rate: must be a number, not "fast"',
         'my.yaml, preset: no preset is named "voc-321": did you mean `voc-320`?',
         "my.yaml: unknown key `speed`: did you mean `seed`?",

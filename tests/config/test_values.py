@@ -80,7 +80,7 @@ def test_resolve_converts_text_to_the_type_of_the_key(text: str, expected: objec
         ("base.rate=true", 'must be a number, not "true"'),
         ("base.rate=0", "must be above 0, not 0"),
         ("base.rate=inf", "must be a finite number, not inf"),
-        ("train.momentum=1", "must be below 1, not 1"),
+        ("mine.min_score=1", "must be below 1, not 1"),
         ("online.ema=1.5", "must be below 1, not 1.5"),
         ("train.batch=null", "must be a whole number, not null"),
         ("train.decay=[0.9, 0.5]", "must ascend, not [0.9, 0.5]"),

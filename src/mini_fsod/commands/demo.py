@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from mini_fsod import console
-from mini_fsod.commands.check import check_data
+from mini_fsod.commands.check import check_command
 from mini_fsod.commands.mine import mined_table
 from mini_fsod.commands.options import app, command_line
 from mini_fsod.files import write_bytes
@@ -43,7 +43,7 @@ def demo_command(
     data = out.parent / "demo-data"
     _write_data(data)
     console.out.rule("[bold]mini check[/]: the training images", align="left")
-    check_data(data, novel=",".join(NOVEL), subset="train", sheet=out / "train.png")
+    check_command(data, novel=",".join(NOVEL), subset="train", sheet=out / "train.png")
     console.out.rule("[bold]mini run demo[/]: 7 base digits, then 3 new ones", align="left")
     sets = [f"data.root={data}", f"seed={seed}", f"shots.seed={seed}"]
     figures = {"MINI": stages.run(resolve("demo", sets), out, command=command_line())["stages"]}
@@ -74,7 +74,7 @@ def demo_command(
 def demo_data_command(
     out: Annotated[
         Path,
-        typer.Argument(metavar="OUT", show_default=False, help="A new folder. Example: digits"),
+        typer.Argument(metavar="OUT", help="A new folder. Example: digits"),
     ],
 ) -> None:
     """Write the data set of the demo.
@@ -101,11 +101,7 @@ def comparison_table(figures: dict[str, dict[str, Any]]) -> Table:
         ("MINI", "re-trained with a teacher that mines online", "MINI", "tune"),
         ("oracle", "upper bound: re-trained on all hidden boxes", "oracle", "online"),
     )
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("")
-    table.add_column("nAP50", justify="right")
-    table.add_column("bAP50", justify="right")
-    table.add_column("")
+    table = console.columns("", ">nAP50", ">bAP50", "")
     for name, what, row, stage in rows:
         style = "bold" if name == "MINI" else ""
         cells = [f"{figures[row][stage][key]:.1f}" for key in ("nAP50", "bAP50")]

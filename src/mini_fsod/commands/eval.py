@@ -34,7 +34,6 @@ def eval_command(
     detections: Annotated[
         list[Path],
         typer.Option(
-            show_default=False,
             help="Detections as COCO results JSON; given several times: mean and 95 % interval. "
             "Example: --detections seed0.json --detections seed1.json",
         ),
@@ -121,10 +120,8 @@ def _score_table(result: dict[str, Any], labels: LabelMap) -> Table:
     """Means, then each class; for several files with half the width of the 95 % interval."""
     interval = result.get("interval95", {})
     figures = [f for f in ("AP", "AP50", "AP75") if f in result]
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column(f"{result['metric']}, {console.count(result['images'], 'image')}")
-    for figure in figures:
-        table.add_column(figure, justify="right")
+    images = console.count(result["images"], "image")
+    table = console.columns(f"{result['metric']}, {images}", *(f">{figure}" for figure in figures))
 
     def cell(value: float | None, half_width: float | None = None) -> str:
         if value is None:

@@ -46,7 +46,6 @@ Data = Annotated[
     Path,
     typer.Argument(
         metavar="DATA",
-        show_default=False,
         help="A COCO .json, a VOC devkit, a YOLO folder with data.yaml, or a folder of images. "
         "Example: data/VOCdevkit",
     ),
@@ -77,7 +76,6 @@ RunOrCheckpoint = Annotated[
     Path,
     typer.Argument(
         metavar="RUN_OR_CHECKPOINT",
-        show_default=False,
         help="A run's folder (its last finished stage) or a checkpoint. Example: runs/demo",
     ),
 ]
@@ -86,7 +84,6 @@ Sets = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        show_default=False,
         help="Change a configuration key; repeatable. Example: --set data.root=data/VOCdevkit",
     ),
 ]

@@ -31,9 +31,7 @@ def predict_command(
     run_or_checkpoint: RunOrCheckpoint,
     images: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="IMAGES...", show_default=False, help="Images, or folders. Example: photos"
-        ),
+        typer.Argument(metavar="IMAGES...", help="Images, or folders. Example: photos"),
     ],
     as_json: AsJson = False,
     draw: Annotated[
@@ -47,7 +45,6 @@ def predict_command(
         typer.Option(
             min=0.0,
             max=1.0,
-            show_default=False,
             help="Score threshold; default: 0.5 for table and drawings, none for --json. "
             "Example: --score 0.3",
         ),
@@ -166,10 +163,9 @@ def detections_table(
 
     The best score may be below the threshold: it says whether a lower --score would show more.
     """
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column(console.count(len(predictions), "image"))
-    table.add_column(f"detections of score {threshold:g} or more (--score)")
-    table.add_column("best score", justify="right")
+    images = console.count(len(predictions), "image")
+    detections = f"detections of score {threshold:g} or more (--score)"
+    table = console.columns(images, detections, ">best score")
 
     def row(name: str, counts: Counter[str], best: str, style: str = "") -> None:
         parts = [

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
 
+from mini_fsod import console
 from mini_fsod.commands.options import AsJson, Split, app
 from mini_fsod.errors import UserError
 
@@ -18,7 +20,6 @@ def presets(
         str | None,
         typer.Argument(
             metavar="PRESET|FILE",
-            show_default=False,
             help="Show every key of this preset or YAML file. Example: photos",
         ),
     ] = None,
@@ -52,11 +53,6 @@ def presets(
 
 
 def _list_presets(as_json: bool) -> None:
-    import json
-
-    from rich.table import Table
-
-    from mini_fsod import console
     from mini_fsod.config.load import resolve
     from mini_fsod.config.presets import PRESETS
 
@@ -67,7 +63,7 @@ def _list_presets(as_json: bool) -> None:
         }
         print(json.dumps(result, allow_nan=False))
         return
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table = console.columns("", "")
     for name, preset in PRESETS.items():
         table.add_row(f"[bold]{console.plain(name)}[/]", console.plain(preset.about))
     console.table(table)
@@ -78,7 +74,6 @@ def _show_config(
     source: str, split: str | None, shots: int | None, seed: int | None, as_json: bool
 ) -> None:
     """Every key as YAML with its comment; what differs from the defaults in bold."""
-    from mini_fsod import console
     from mini_fsod.config.load import resolve
     from mini_fsod.config.presets import PRESETS
     from mini_fsod.config.reference import key_comments
@@ -114,11 +109,8 @@ def _lines_by_key(text: str) -> dict[str, str]:
 
 
 def _show_reference(as_json: bool) -> None:
-    import json
-
     from rich.markdown import Markdown
 
-    from mini_fsod import console
     from mini_fsod.config.reference import key_reference, markdown_reference
 
     if as_json:

@@ -20,7 +20,6 @@ def pretrain_command(
         typer.Option(
             "-o",
             "--out",
-            show_default=False,
             help="The weights file to write. Example: -o moco.safetensors",
         ),
     ],

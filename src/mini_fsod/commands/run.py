@@ -20,7 +20,6 @@ def run_command(
         str,
         typer.Argument(
             metavar="CONFIG",
-            show_default=False,
             help="A preset (`mini presets` lists them), a YAML file, or the folder of a run. "
             "Example: voc-320-plus",
         ),
@@ -91,24 +90,11 @@ def _source_and_folder(config: str) -> tuple[str, Path]:
 
 def stage_table(results: dict[str, Any]) -> Table:
     """One row per stage: AP, time and speed."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("stage")
-    for name in ("nAP50", "bAP50", "AP50", "seconds", "img/s"):
-        table.add_column(name, justify="right")
+    table = console.columns("stage", ">nAP50", ">bAP50", ">AP50", ">seconds", ">img/s")
     for stage, figures in results["stages"].items():
+        values = [figures.get(key) for key in ("nAP50", "bAP50", "AP50", "seconds")]
+        cells = ["-" if value is None else f"{value:,.1f}" for value in values]
         speed = figures.get("images_per_second")
-        digits = {
-            "nAP50": 1,
-            "bAP50": 1,
-            "AP50": 1,
-            "seconds": 1,
-            "images_per_second": 0 if speed and speed >= 10 else 1,
-        }
-        table.add_row(
-            stage,
-            *(
-                "-" if figures.get(key) is None else f"{figures[key]:,.{places}f}"
-                for key, places in digits.items()
-            ),
-        )
+        cells.append("-" if speed is None else f"{speed:,.{int(speed < 10)}f}")
+        table.add_row(stage, *cells)
     return table

@@ -24,15 +24,11 @@ def sample_command(
     data: Data,
     shots: Annotated[
         int,
-        typer.Option(
-            min=1, max=10_000, show_default=False, help="Boxes of each class, K. Example: --shots 5"
-        ),
+        typer.Option(min=1, max=10_000, help="Boxes of each class, K. Example: --shots 5"),
     ],
     out: Annotated[
         Path,
-        typer.Option(
-            "-o", "--out", show_default=False, help="The COCO JSON to write. Example: -o shots.json"
-        ),
+        typer.Option("-o", "--out", help="The COCO JSON to write. Example: -o shots.json"),
     ],
     novel: Novel = None,
     split: Split = None,

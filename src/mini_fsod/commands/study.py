@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
-from mini_fsod.commands.options import app
+from mini_fsod import console
+from mini_fsod.commands.options import Sets, app, command_line
 from mini_fsod.errors import UserError
+from mini_fsod.files import CONFIG_FILE, is_file, is_folder, lock, mode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from rich.table import Table
 
     from mini_fsod.study.estimate import Estimate
     from mini_fsod.study.plan import Cell, StudyPlan
@@ -30,7 +29,6 @@ def study(
         str | None,
         typer.Argument(
             metavar="NAME|FILE",
-            show_default=False,
             help="tfa, components, mingling or plus, or a YAML file. Example: tfa",
         ),
     ] = None,
@@ -39,7 +37,6 @@ def study(
         typer.Option(
             "-o",
             "--out",
-            show_default=False,
             help="The study's folder; several processes may share it. Example: -o runs/tfa",
         ),
     ] = None,
@@ -53,15 +50,7 @@ def study(
     rows: Annotated[
         str | None, typer.Option(help="Only these rows, by number. Example: --rows 1..4,8")
     ] = None,
-    sets: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            show_default=False,
-            help="Change a key of all runs. Example: --set data.root=VOCdevkit",
-        ),
-    ] = None,
+    sets: Sets = None,
     full: Annotated[
         bool, typer.Option("--full", help="Use the paper's full schedule. Example: --full")
     ] = False,
@@ -111,8 +100,6 @@ def study(
         config.ready()
     failed = _run(chosen, todo, out)
     if failed:
-        from mini_fsod import console
-
         for cell, why in failed.items():
             console.note(f"{cell}: {why}")
         raise UserError(
@@ -123,8 +110,6 @@ def study(
 
 def _run(chosen: Study, todo: StudyPlan, out: Path) -> dict[str, str]:
     """Run what is left and print the tables; the failed cells with the reason."""
-    from mini_fsod import console
-    from mini_fsod.files import lock
     from mini_fsod.runs import stages
     from mini_fsod.study.plan import read_plan, refuse_changed_plan, save_plan
     from mini_fsod.study.tables import write_tables
@@ -132,7 +117,6 @@ def _run(chosen: Study, todo: StudyPlan, out: Path) -> dict[str, str]:
 
     guard = out / "locks" / "study.lock"
     store = out.resolve().parent / ".stages"  # shared with the runs beside the study
-    command = shlex.join(["mini", *sys.argv[1:]])
     with lock(guard, wait=True):
         save_plan(out, chosen, todo)
 
@@ -146,7 +130,7 @@ def _run(chosen: Study, todo: StudyPlan, out: Path) -> dict[str, str]:
         todo,
         out,
         lambda config, folder, last: stages.run(
-            config, folder, last=last, command=command, results_store=store, wait=False
+            config, folder, last=last, command=command_line(), results_store=store, wait=False
         ),
         finished=write,
     )
@@ -158,19 +142,13 @@ def _run(chosen: Study, todo: StudyPlan, out: Path) -> dict[str, str]:
 
 def _list(chosen: Sequence[Study]) -> None:
     """Each study, and its rows with their number, settings and last stage."""
-    from rich.table import Table
-
-    from mini_fsod import console
-
     for n, one in enumerate(chosen):
         axes = [("split", one.splits), ("K", one.shots), ("seed", one.seeds)]
         over = [f"{word} {', '.join(map(str, values))}" for word, values in axes if values]
         console.out.print("\n" * bool(n) + f"[bold]{console.plain(one.name)}[/]")
         about = f"{one.about} {one.source}; {'; '.join(over)}".strip()
         console.out.print(console.plain(about), soft_wrap=True)
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        for column in ("", "row", "settings", "last stage"):
-            table.add_column(column)
+        table = console.columns("", "row", "settings", "last stage")
         for number, row in enumerate(one.rows, 1):
             table.add_row(
                 str(number), console.plain(row.label), console.plain(" ".join(row.sets)), row.last
@@ -179,7 +157,6 @@ def _list(chosen: Sequence[Study]) -> None:
 
 
 def _print_estimates(out: Path, todo: StudyPlan, whole: StudyPlan) -> None:
-    from mini_fsod import console
     from mini_fsod.study.estimate import estimate_cells
 
     times = estimate_cells(todo, whole, out, _device(todo))
@@ -188,15 +165,7 @@ def _print_estimates(out: Path, todo: StudyPlan, whole: StudyPlan) -> None:
 
 def _estimate_table(cells: Sequence[Cell], times: Sequence[Estimate]) -> Table:
     """Each cell with the stages that it computes and their time; the sum of what is left."""
-    from rich.table import Table
-
-    from mini_fsod import console
-
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("run")
-    table.add_column("stages")
-    table.add_column("time", justify="right")
-    table.add_column("")
+    table = console.columns("run", "stages", ">time", "")
     for cell, time in zip(cells, times, strict=True):
         table.add_row(
             console.plain(cell.name),
@@ -226,8 +195,6 @@ def _device(todo: StudyPlan) -> str:
 
 
 def _refuse_folder(out: Path) -> None:
-    from mini_fsod.files import CONFIG_FILE, is_file, is_folder, mode
-
     if mode(out) and not is_folder(out):
         raise UserError(f"{out}: not a folder.", "Choose another one with --out.")
     if is_file(out / CONFIG_FILE):
@@ -236,8 +203,6 @@ def _refuse_folder(out: Path) -> None:
 
 def _refuse_one_sample(chosen: Study, todo: StudyPlan) -> None:
     """A file of shots is one sample: seeds and K would change only the names of the cells."""
-    from mini_fsod import console
-
     given = [config.shots.file for config in todo.configs.values() if config.shots.file]
     if given and (len(chosen.seeds) > 1 or len(chosen.shots) > 1):
         raise UserError(

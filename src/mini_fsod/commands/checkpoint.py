@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from mini_fsod import console
 from mini_fsod.commands.options import RunOrCheckpoint, app
@@ -56,12 +57,7 @@ def show_command(file: RunOrCheckpoint) -> None:
 def slim_command(
     file: RunOrCheckpoint,
     out: Annotated[
-        Path,
-        typer.Option(
-            "-o",
-            "--out",
-            help="The file to write. Example: -o small.safetensors",
-        ),
+        Path, Option("-o", "--out", help="The file to write. Example: -o small.safetensors")
     ],
 ) -> None:
     """Write a copy in float16, without frozen layers.

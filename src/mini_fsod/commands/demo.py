@@ -6,8 +6,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.table import Table
+from typer import Argument, Option
 
 from mini_fsod import console
 from mini_fsod.commands.check import check_command
@@ -25,10 +25,10 @@ SHEET_SCORE = 0.5  # score threshold of its boxes
 @app.command("demo")
 def demo_command(
     out: Annotated[
-        Path, typer.Option("-o", "--out", help="The run's folder. Example: -o runs/demo")
+        Path, Option("-o", "--out", help="The run's folder. Example: -o runs/demo")
     ] = Path("runs/demo"),
     seed: Annotated[
-        int, typer.Option(min=0, help="Seed of training and of the shots. Example: --seed 1")
+        int, Option(min=0, help="Seed of training and of the shots. Example: --seed 1")
     ] = 0,
 ) -> None:
     """Try MINI on handwritten digits; no GPU, no download.
@@ -72,10 +72,7 @@ def demo_command(
 
 @app.command("demo-data")
 def demo_data_command(
-    out: Annotated[
-        Path,
-        typer.Argument(metavar="OUT", help="A new folder. Example: digits"),
-    ],
+    out: Annotated[Path, Argument(metavar="OUT", help="A new folder. Example: digits")],
 ) -> None:
     """Write the data set of the demo.
 

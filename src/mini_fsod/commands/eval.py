@@ -9,8 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.table import Table
+from typer import Option
 
 from mini_fsod import console
 from mini_fsod.commands.options import AsJson, Data, Novel, Split, Subset, app
@@ -33,14 +33,14 @@ def eval_command(
     data: Data,
     detections: Annotated[
         list[Path],
-        typer.Option(
+        Option(
             help="Detections as COCO results JSON; given several times: mean and 95 % interval. "
-            "Example: --detections seed0.json --detections seed1.json",
+            "Example: --detections seed0.json --detections seed1.json"
         ),
     ],
     metric: Annotated[
         MetricName,
-        typer.Option(
+        Option(
             help="AP as in VOC 2007 (11 points), VOC 2010 (area) or COCO. Example: --metric voc07"
         ),
     ] = MetricName.coco,
@@ -110,9 +110,7 @@ def _with_missing_classes(dataset: Dataset, labels: LabelMap) -> Dataset:
         voc_id = voc_ids.get(name)
         ids.append(unused + n if voc_id is None or voc_id in dataset.category_ids else voc_id)
     return replace(
-        dataset,
-        classes=(*dataset.classes, *missing),
-        category_ids=(*dataset.category_ids, *ids),
+        dataset, classes=(*dataset.classes, *missing), category_ids=(*dataset.category_ids, *ids)
     )
 
 

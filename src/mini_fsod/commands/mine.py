@@ -7,8 +7,8 @@ import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.table import Table
+from typer import Argument, Option
 
 from mini_fsod import console
 from mini_fsod.commands.options import Sets, app, command_line
@@ -21,14 +21,11 @@ EXTRA = "extra"  # the subfolder of `mine` with the pool of mine.extra
 
 @app.command("mine")
 def mine_command(
-    run: Annotated[
-        Path,
-        typer.Argument(metavar="RUN", help="The folder of a run. Example: runs/first"),
-    ],
+    run: Annotated[Path, Argument(metavar="RUN", help="The folder of a run. Example: runs/first")],
     sets: Sets = None,
     extra: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FOLDER",
             help="Also mine in these images, which need no annotations (mine.extra). "
             "Example: --extra photos",

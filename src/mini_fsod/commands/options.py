@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 from typer.core import TyperGroup
 
 # `mini --help`: the commands by topic, in this order
@@ -44,7 +45,7 @@ app = typer.Typer(
 
 Data = Annotated[
     Path,
-    typer.Argument(
+    Argument(
         metavar="DATA",
         help="A COCO .json, a VOC devkit, a YOLO folder with data.yaml, or a folder of images. "
         "Example: data/VOCdevkit",
@@ -52,36 +53,35 @@ Data = Annotated[
 ]
 Novel = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="Novel classes, separated by commas; all others are base classes. "
         "Example: --novel bird,bus"
     ),
 ]
 Split = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="Instead of --novel, a published split: voc-split1, voc-split2, voc-split3 or coco. "
         "Example: --split voc-split1"
     ),
 ]
 Subset = Annotated[
-    str | None,
-    typer.Option(help="Use one image set of the data only. Example: --subset test"),
+    str | None, Option(help="Use one image set of the data only. Example: --subset test")
 ]
 AsJson = Annotated[
-    bool, typer.Option("--json", help="Print JSON to standard output. Example: --json > out.json")
+    bool, Option("--json", help="Print JSON to standard output. Example: --json > out.json")
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1. Example: --device cpu")]
+Device = Annotated[str, Option(help="auto, cpu, cuda or cuda:1. Example: --device cpu")]
 RunOrCheckpoint = Annotated[
     Path,
-    typer.Argument(
+    Argument(
         metavar="RUN_OR_CHECKPOINT",
         help="A run's folder (its last finished stage) or a checkpoint. Example: runs/demo",
     ),
 ]
 Sets = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--set",
         metavar="KEY=VALUE",
         help="Change a configuration key; repeatable. Example: --set data.root=data/VOCdevkit",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
+from typer import Argument, Option
 
 from mini_fsod import console
 from mini_fsod.commands.options import AsJson, Device, RunOrCheckpoint, app
@@ -30,19 +31,16 @@ SCORE = 0.5  # default score threshold of the table and of drawings
 def predict_command(
     run_or_checkpoint: RunOrCheckpoint,
     images: Annotated[
-        list[Path],
-        typer.Argument(metavar="IMAGES...", help="Images, or folders. Example: photos"),
+        list[Path], Argument(metavar="IMAGES...", help="Images, or folders. Example: photos")
     ],
     as_json: AsJson = False,
     draw: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Write copies with the boxes drawn. Example: --draw drawn"
-        ),
+        Option(metavar="DIR", help="Write copies with the boxes drawn. Example: --draw drawn"),
     ] = None,
     score: Annotated[
         float | None,
-        typer.Option(
+        Option(
             min=0.0,
             max=1.0,
             help="Score threshold; default: 0.5 for table and drawings, none for --json. "
@@ -147,10 +145,7 @@ def to_json(prediction: Prediction) -> dict[str, Any]:
         "detections": [
             {"category": name, "bbox": [round(v, 3) for v in box], "score": round(score, 6)}
             for name, box, score in zip(
-                prediction.names,
-                prediction.xywh.tolist(),
-                prediction.scores.tolist(),
-                strict=True,
+                prediction.names, prediction.xywh.tolist(), prediction.scores.tolist(), strict=True
             )
         ],
     }

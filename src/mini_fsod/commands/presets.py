@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from mini_fsod import console
 from mini_fsod.commands.options import AsJson, Split, app
@@ -18,20 +18,20 @@ COMMENT_COLUMN = 36
 def presets(
     source: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="PRESET|FILE",
             help="Show every key of this preset or YAML file. Example: photos",
         ),
     ] = None,
     split: Split = None,
     shots: Annotated[
-        int | None, typer.Option(min=1, help="Show the keys for K shots. Example: --shots 5")
+        int | None, Option(min=1, help="Show the keys for K shots. Example: --shots 5")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="The seed of the shots. Example: --seed 1")
+        int | None, Option(min=0, help="The seed of the shots. Example: --seed 1")
     ] = None,
     keys: Annotated[
-        bool, typer.Option("--keys", help="Explain all keys, in Markdown. Example: --keys")
+        bool, Option("--keys", help="Explain all keys, in Markdown. Example: --keys")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

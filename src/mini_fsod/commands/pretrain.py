@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from mini_fsod import console
 from mini_fsod.commands.options import Data, Device, Subset, app
@@ -16,61 +16,50 @@ from mini_fsod.commands.options import Data, Device, Subset, app
 def pretrain_command(
     images: Data,
     out: Annotated[
-        Path,
-        typer.Option(
-            "-o",
-            "--out",
-            help="The weights file to write. Example: -o moco.safetensors",
-        ),
+        Path, Option("-o", "--out", help="The weights file to write. Example: -o moco.safetensors")
     ],
     subset: Subset = None,
     backbone: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="resnet18 to resnet152, or resnet18-narrow; default: resnet50 on a GPU, "
             "resnet18-narrow on a CPU. Example: --backbone resnet18"
         ),
     ] = None,
     epochs: Annotated[
         float | None,
-        typer.Option(
+        Option(
             min=0.01,
             help="Length of training; default: 200 on a GPU, 25 on a CPU. Example: --epochs 50",
         ),
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(min=0.01, help="A time budget instead of epochs. Example: --minutes 10"),
+        Option(min=0.01, help="A time budget instead of epochs. Example: --minutes 10"),
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(min=2, help="Images per iteration. Example: --batch 64")
+        int | None, Option(min=2, help="Images per iteration. Example: --batch 64")
     ] = None,
     size: Annotated[
-        int | None, typer.Option(min=32, help="Side of a view in pixels. Example: --size 96")
+        int | None, Option(min=32, help="Side of a view in pixels. Example: --size 96")
     ] = None,
     flip: Annotated[
         bool,
-        typer.Option(
-            "--flip/--no-flip", help="Whether views are flipped at random. Example: --no-flip"
-        ),
+        Option("--flip/--no-flip", help="Whether views are flipped at random. Example: --no-flip"),
     ] = True,
     whole: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--whole",
             help="Crop views from the whole image, as in MoCo v2, not from a window of it. "
             "Example: --whole",
         ),
     ] = False,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of weights and views. Example: --seed 1")
-    ] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of weights and views. Example: --seed 1")] = 0,
     device: Device = "auto",
     cache: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder of decoded images; default: ~/.cache/mini. Example: --cache /tmp/mini"
-        ),
+        Option(help="Folder of decoded images; default: ~/.cache/mini. Example: --cache /tmp/mini"),
     ] = None,
 ) -> None:
     """Train the discriminator for mining on your own images.

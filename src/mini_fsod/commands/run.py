@@ -6,8 +6,8 @@ import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.table import Table
+from typer import Argument, Option
 
 from mini_fsod import console
 from mini_fsod.commands.options import Sets, app, command_line
@@ -18,7 +18,7 @@ from mini_fsod.files import CONFIG_FILE, is_file
 def run_command(
     config: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="CONFIG",
             help="A preset (`mini presets` lists them), a YAML file, or the folder of a run. "
             "Example: voc-320-plus",
@@ -26,19 +26,18 @@ def run_command(
     ],
     sets: Sets = None,
     split: Annotated[
-        str | None,
-        typer.Option(help="Short for --set data.split=SPLIT. Example: --split voc-split2"),
+        str | None, Option(help="Short for --set data.split=SPLIT. Example: --split voc-split2")
     ] = None,
     shots: Annotated[
-        int | None, typer.Option(help="Short for --set shots.k=K. Example: --shots 5")
+        int | None, Option(help="Short for --set shots.k=K. Example: --shots 5")
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(help="Seed of the shots; short for --set shots.seed=SEED. Example: --seed 1"),
+        Option(help="Seed of the shots; short for --set shots.seed=SEED. Example: --seed 1"),
     ] = None,
     first: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--from",
             metavar="STAGE",
             help="Compute this stage and later ones again. Example: --from transfer",
@@ -46,13 +45,11 @@ def run_command(
     ] = None,
     last: Annotated[
         str | None,
-        typer.Option("--to", metavar="STAGE", help="Stop after this stage. Example: --to base"),
+        Option("--to", metavar="STAGE", help="Stop after this stage. Example: --to base"),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "-o", "--out", help="The run's folder; default: runs/NAME. Example: -o runs/first"
-        ),
+        Option("-o", "--out", help="The run's folder; default: runs/NAME. Example: -o runs/first"),
     ] = None,
 ) -> None:
     """Train a few-shot detector, stage by stage.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
+from typer import Argument, Option
 from typer.core import TyperGroup
 
 from mini_fsod import console
@@ -42,8 +43,7 @@ group = typer.Typer(
 app.add_typer(group, name="runs")
 
 Runs = Annotated[
-    Path,
-    typer.Argument(metavar="DIR", help="The folder that holds the runs. Example: runs"),
+    Path, Argument(metavar="DIR", help="The folder that holds the runs. Example: runs")
 ]
 
 
@@ -71,9 +71,7 @@ def list_command(folder: Runs = Path("runs"), as_json: AsJson = False) -> None:
 @group.command("prune")
 def prune_command(
     folder: Runs = Path("runs"),
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Delete without asking. Example: --yes")
-    ] = False,
+    yes: Annotated[bool, Option("--yes", help="Delete without asking. Example: --yes")] = False,
 ) -> None:
     """Delete the results that no run uses.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from mini_fsod import console
 from mini_fsod.commands.options import Data, Novel, Split, Subset, app
@@ -23,20 +23,18 @@ if TYPE_CHECKING:
 def sample_command(
     data: Data,
     shots: Annotated[
-        int,
-        typer.Option(min=1, max=10_000, help="Boxes of each class, K. Example: --shots 5"),
+        int, Option(min=1, max=10_000, help="Boxes of each class, K. Example: --shots 5")
     ],
     out: Annotated[
-        Path,
-        typer.Option("-o", "--out", help="The COCO JSON to write. Example: -o shots.json"),
+        Path, Option("-o", "--out", help="The COCO JSON to write. Example: -o shots.json")
     ],
     novel: Novel = None,
     split: Split = None,
     subset: Subset = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw. Example: --seed 3")] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of the draw. Example: --seed 3")] = 0,
     official: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="voc|FILE",
             help="Take published lists of shots instead of a random draw: voc, or a file of lists. "
             "Example: --official voc",

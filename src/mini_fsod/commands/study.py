@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.table import Table
+from typer import Argument, Option
 
 from mini_fsod import console
 from mini_fsod.commands.options import Sets, app, command_line
@@ -27,41 +27,37 @@ if TYPE_CHECKING:
 def study(
     name: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="NAME|FILE",
             help="tfa, components, mingling or plus, or a YAML file. Example: tfa",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "-o",
             "--out",
             help="The study's folder; several processes may share it. Example: -o runs/tfa",
         ),
     ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="VOC splits, by number. Example: --split 1,2")
-    ] = None,
-    shots: Annotated[str | None, typer.Option(help="Values of K. Example: --shots 1,5")] = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="Seeds of the shots. Example: --seeds 0..4")
-    ] = None,
+    split: Annotated[str | None, Option(help="VOC splits, by number. Example: --split 1,2")] = None,
+    shots: Annotated[str | None, Option(help="Values of K. Example: --shots 1,5")] = None,
+    seeds: Annotated[str | None, Option(help="Seeds of the shots. Example: --seeds 0..4")] = None,
     rows: Annotated[
-        str | None, typer.Option(help="Only these rows, by number. Example: --rows 1..4,8")
+        str | None, Option(help="Only these rows, by number. Example: --rows 1..4,8")
     ] = None,
     sets: Sets = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Use the paper's full schedule. Example: --full")
+        bool, Option("--full", help="Use the paper's full schedule. Example: --full")
     ] = False,
     dry_run: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--dry-run", help="Print the runs and their estimated time only. Example: --dry-run"
         ),
     ] = False,
     list_studies: Annotated[
-        bool, typer.Option("--list", help="List the studies and their rows. Example: --list")
+        bool, Option("--list", help="List the studies and their rows. Example: --list")
     ] = False,
 ) -> None:
     """Run many configurations and print a table of means and 95 % intervals.

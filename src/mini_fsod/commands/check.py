@@ -13,7 +13,7 @@ from rich.table import Table
 from typer import Option
 
 from mini_fsod import console
-from mini_fsod.commands.options import AsJson, Data, Novel, Split, Subset, app
+from mini_fsod.commands.options import AsJson, Data, Novel, Split, Subset, app, flag
 from mini_fsod.data.layout import data_folder, name_of
 from mini_fsod.errors import Problem, UserError
 from mini_fsod.files import is_file, real, write_bytes
@@ -33,35 +33,23 @@ def check_command(
     subset: Subset = None,
     root: Annotated[
         Path | None,
-        Option(
-            help="The folder of a COCO file's images, if they are not next to it. "
-            "Example: --root photos"
-        ),
+        Option(help="Folder of a COCO file's images, if elsewhere. Example: --root photos"),
     ] = None,
     images: Annotated[
-        bool,
-        Option(
-            "--images",
-            help="Decode every image, not only its header, and look for duplicates. "
-            "Example: --images",
-        ),
+        bool, flag("--images", "Decode every image, and look for duplicates.")
     ] = False,
     fix: Annotated[
         Path | None,
-        Option(
-            metavar="OUT", help="Write a repaired copy into a new folder. Example: --fix repaired"
-        ),
+        Option(metavar="OUT", help="Write a repaired copy to a folder. Example: --fix repaired"),
     ] = None,
     sheet: Annotated[
         Path | None,
         Option(
-            help="File of the contact sheet; by default NAME-check.png in the current folder, or "
-            "next to the data if the current folder is part of it. Example: --sheet look.png"
+            help="File of the contact sheet; default: NAME-check.png in the current folder, or "
+            "next to the data. Example: --sheet look.png"
         ),
     ] = None,
-    no_sheet: Annotated[
-        bool, Option("--no-sheet", help="Write no contact sheet. Example: --no-sheet")
-    ] = False,
+    no_sheet: Annotated[bool, flag("--no-sheet", "Write no contact sheet.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check a data set, and say what can be mined in it.

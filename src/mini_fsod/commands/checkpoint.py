@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Option
 
 from mini_fsod import console
-from mini_fsod.commands.options import RunOrCheckpoint, app
+from mini_fsod.commands.options import RunOrCheckpoint, app, out_option
 from mini_fsod.errors import UserError
 
 checkpoints = typer.Typer(
@@ -56,9 +55,7 @@ def show_command(file: RunOrCheckpoint) -> None:
 @checkpoints.command("slim")
 def slim_command(
     file: RunOrCheckpoint,
-    out: Annotated[
-        Path, Option("-o", "--out", help="The file to write. Example: -o small.safetensors")
-    ],
+    out: Annotated[Path, out_option("The file to write.", "small.safetensors")],
 ) -> None:
     """Write a copy in float16, without frozen layers.
 

@@ -12,7 +12,7 @@ from typer import Argument, Option
 from mini_fsod import console
 from mini_fsod.commands.check import check_command
 from mini_fsod.commands.mine import mined_table
-from mini_fsod.commands.options import app, command_line
+from mini_fsod.commands.options import app, command_line, out_option
 from mini_fsod.files import write_bytes
 
 # Ablations that MINI is compared with
@@ -24,9 +24,7 @@ SHEET_SCORE = 0.5  # score threshold of its boxes
 
 @app.command("demo")
 def demo_command(
-    out: Annotated[
-        Path, Option("-o", "--out", help="The run's folder. Example: -o runs/demo")
-    ] = Path("runs/demo"),
+    out: Annotated[Path, out_option("The run's folder.", "runs/demo")] = Path("runs/demo"),
     seed: Annotated[
         int, Option(min=0, help="Seed of training and of the shots. Example: --seed 1")
     ] = 0,

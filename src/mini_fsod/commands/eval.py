@@ -39,10 +39,7 @@ def eval_command(
         ),
     ],
     metric: Annotated[
-        MetricName,
-        Option(
-            help="AP as in VOC 2007 (11 points), VOC 2010 (area) or COCO. Example: --metric voc07"
-        ),
+        MetricName, Option(help="VOC 2007, VOC 2010 or COCO. Example: --metric voc07")
     ] = MetricName.coco,
     novel: Novel = None,
     split: Split = None,

@@ -27,8 +27,7 @@ def mine_command(
         Path | None,
         Option(
             metavar="FOLDER",
-            help="Also mine in these images, which need no annotations (mine.extra). "
-            "Example: --extra photos",
+            help="Also mine in images without annotations (mine.extra). Example: --extra photos",
         ),
     ] = None,
 ) -> None:

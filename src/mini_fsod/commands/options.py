@@ -43,6 +43,15 @@ app = typer.Typer(
     add_completion=False,
 )
 
+
+def flag(name: str, meaning: str) -> Any:
+    return Option(name, help=f"{meaning} Example: {name}")
+
+
+def out_option(meaning: str, example: str) -> Any:
+    return Option("-o", "--out", help=f"{meaning} Example: -o {example}")
+
+
 Data = Annotated[
     Path,
     Argument(
@@ -52,25 +61,19 @@ Data = Annotated[
     ),
 ]
 Novel = Annotated[
-    str | None,
-    Option(
-        help="Novel classes, separated by commas; all others are base classes. "
-        "Example: --novel bird,bus"
-    ),
+    str | None, Option(help="Novel classes; all others are base classes. Example: --novel bird,bus")
 ]
 Split = Annotated[
     str | None,
     Option(
-        help="Instead of --novel, a published split: voc-split1, voc-split2, voc-split3 or coco. "
+        help="A published split, not --novel: voc-split1, voc-split2, voc-split3 or coco. "
         "Example: --split voc-split1"
     ),
 ]
 Subset = Annotated[
     str | None, Option(help="Use one image set of the data only. Example: --subset test")
 ]
-AsJson = Annotated[
-    bool, Option("--json", help="Print JSON to standard output. Example: --json > out.json")
-]
+AsJson = Annotated[bool, flag("--json", "Print JSON to standard output.")]
 Device = Annotated[str, Option(help="auto, cpu, cuda or cuda:1. Example: --device cpu")]
 RunOrCheckpoint = Annotated[
     Path,
@@ -87,6 +90,11 @@ Sets = Annotated[
         help="Change a configuration key; repeatable. Example: --set data.root=data/VOCdevkit",
     ),
 ]
+ConfigSplit = Annotated[
+    str | None, Option(help="Short for --set data.split=SPLIT. Example: --split voc-split2")
+]
+ConfigShots = Annotated[int | None, Option(help="Short for --set shots.k=K. Example: --shots 5")]
+ConfigSeed = Annotated[int | None, Option(help="Seed of the shots (shots.seed). Example: --seed 1")]
 
 
 def command_line() -> str:

@@ -43,8 +43,7 @@ def predict_command(
         Option(
             min=0.0,
             max=1.0,
-            help="Score threshold; default: 0.5 for table and drawings, none for --json. "
-            "Example: --score 0.3",
+            help="Score threshold; default: 0.5, for --json none. Example: --score 0.3",
         ),
     ] = None,
     device: Device = "auto",

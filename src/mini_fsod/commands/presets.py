@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument
 
 from mini_fsod import console
-from mini_fsod.commands.options import AsJson, Split, app
+from mini_fsod.commands.options import AsJson, ConfigSeed, ConfigShots, ConfigSplit, app, flag
 from mini_fsod.errors import UserError
 
 COMMENT_COLUMN = 36
@@ -23,16 +23,10 @@ def presets(
             help="Show every key of this preset or YAML file. Example: photos",
         ),
     ] = None,
-    split: Split = None,
-    shots: Annotated[
-        int | None, Option(min=1, help="Show the keys for K shots. Example: --shots 5")
-    ] = None,
-    seed: Annotated[
-        int | None, Option(min=0, help="The seed of the shots. Example: --seed 1")
-    ] = None,
-    keys: Annotated[
-        bool, Option("--keys", help="Explain all keys, in Markdown. Example: --keys")
-    ] = False,
+    split: ConfigSplit = None,
+    shots: ConfigShots = None,
+    seed: ConfigSeed = None,
+    keys: Annotated[bool, flag("--keys", "Explain all keys, in Markdown.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the presets, or show all keys of one. Example: mini presets voc-320 --shots 5"""

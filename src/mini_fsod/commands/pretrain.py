@@ -9,29 +9,24 @@ from typing import Annotated, Any
 from typer import Option
 
 from mini_fsod import console
-from mini_fsod.commands.options import Data, Device, Subset, app
+from mini_fsod.commands.options import Data, Device, Subset, app, flag, out_option
 
 
 @app.command("pretrain")
 def pretrain_command(
     images: Data,
-    out: Annotated[
-        Path, Option("-o", "--out", help="The weights file to write. Example: -o moco.safetensors")
-    ],
+    out: Annotated[Path, out_option("The weights file to write.", "moco.safetensors")],
     subset: Subset = None,
     backbone: Annotated[
         str | None,
         Option(
-            help="resnet18 to resnet152, or resnet18-narrow; default: resnet50 on a GPU, "
-            "resnet18-narrow on a CPU. Example: --backbone resnet18"
+            help="A ResNet; default: resnet50 on a GPU, resnet18-narrow on a CPU. "
+            "Example: --backbone resnet18"
         ),
     ] = None,
     epochs: Annotated[
         float | None,
-        Option(
-            min=0.01,
-            help="Length of training; default: 200 on a GPU, 25 on a CPU. Example: --epochs 50",
-        ),
+        Option(min=0.01, help="Default: 200 on a GPU, 25 on a CPU. Example: --epochs 50"),
     ] = None,
     minutes: Annotated[
         float | None,
@@ -48,12 +43,7 @@ def pretrain_command(
         Option("--flip/--no-flip", help="Whether views are flipped at random. Example: --no-flip"),
     ] = True,
     whole: Annotated[
-        bool,
-        Option(
-            "--whole",
-            help="Crop views from the whole image, as in MoCo v2, not from a window of it. "
-            "Example: --whole",
-        ),
+        bool, flag("--whole", "Crop views from the whole image, not from a window of it.")
     ] = False,
     seed: Annotated[int, Option(min=0, help="Seed of weights and views. Example: --seed 1")] = 0,
     device: Device = "auto",

@@ -10,7 +10,15 @@ from rich.table import Table
 from typer import Argument, Option
 
 from mini_fsod import console
-from mini_fsod.commands.options import Sets, app, command_line
+from mini_fsod.commands.options import (
+    ConfigSeed,
+    ConfigShots,
+    ConfigSplit,
+    Sets,
+    app,
+    command_line,
+    out_option,
+)
 from mini_fsod.files import CONFIG_FILE, is_file
 
 
@@ -25,22 +33,15 @@ def run_command(
         ),
     ],
     sets: Sets = None,
-    split: Annotated[
-        str | None, Option(help="Short for --set data.split=SPLIT. Example: --split voc-split2")
-    ] = None,
-    shots: Annotated[
-        int | None, Option(help="Short for --set shots.k=K. Example: --shots 5")
-    ] = None,
-    seed: Annotated[
-        int | None,
-        Option(help="Seed of the shots; short for --set shots.seed=SEED. Example: --seed 1"),
-    ] = None,
+    split: ConfigSplit = None,
+    shots: ConfigShots = None,
+    seed: ConfigSeed = None,
     first: Annotated[
         str | None,
         Option(
             "--from",
             metavar="STAGE",
-            help="Compute this stage and later ones again. Example: --from transfer",
+            help="Compute this stage and later ones again. Example: --from base",
         ),
     ] = None,
     last: Annotated[
@@ -48,8 +49,7 @@ def run_command(
         Option("--to", metavar="STAGE", help="Stop after this stage. Example: --to base"),
     ] = None,
     out: Annotated[
-        Path | None,
-        Option("-o", "--out", help="The run's folder; default: runs/NAME. Example: -o runs/first"),
+        Path | None, out_option("The run's folder; default: runs/NAME.", "runs/first")
     ] = None,
 ) -> None:
     """Train a few-shot detector, stage by stage.

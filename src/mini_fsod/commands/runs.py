@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
-from typer import Argument, Option
+from typer import Argument
 from typer.core import TyperGroup
 
 from mini_fsod import console
-from mini_fsod.commands.options import AsJson, app
+from mini_fsod.commands.options import AsJson, app, flag
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_folder
 
@@ -71,7 +71,7 @@ def list_command(folder: Runs = Path("runs"), as_json: AsJson = False) -> None:
 @group.command("prune")
 def prune_command(
     folder: Runs = Path("runs"),
-    yes: Annotated[bool, Option("--yes", help="Delete without asking. Example: --yes")] = False,
+    yes: Annotated[bool, flag("--yes", "Delete without asking.")] = False,
 ) -> None:
     """Delete the results that no run uses.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from mini_fsod import console
-from mini_fsod.commands.options import Data, Novel, Split, Subset, app
+from mini_fsod.commands.options import Data, Novel, Split, Subset, app, out_option
 from mini_fsod.data.layout import SAMPLE, data_folder, is_sample
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_file, real
@@ -25,9 +25,7 @@ def sample_command(
     shots: Annotated[
         int, Option(min=1, max=10_000, help="Boxes of each class, K. Example: --shots 5")
     ],
-    out: Annotated[
-        Path, Option("-o", "--out", help="The COCO JSON to write. Example: -o shots.json")
-    ],
+    out: Annotated[Path, out_option("The COCO JSON to write.", "shots.json")],
     novel: Novel = None,
     split: Split = None,
     subset: Subset = None,
@@ -36,8 +34,7 @@ def sample_command(
         str | None,
         Option(
             metavar="voc|FILE",
-            help="Take published lists of shots instead of a random draw: voc, or a file of lists. "
-            "Example: --official voc",
+            help="Take published shots, from a file or those of VOC. Example: --official voc",
         ),
     ] = None,
 ) -> None:

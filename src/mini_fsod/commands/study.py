@@ -11,7 +11,7 @@ from rich.table import Table
 from typer import Argument, Option
 
 from mini_fsod import console
-from mini_fsod.commands.options import Sets, app, command_line
+from mini_fsod.commands.options import Sets, app, command_line, flag, out_option
 from mini_fsod.errors import UserError
 from mini_fsod.files import CONFIG_FILE, is_file, is_folder, lock, mode
 
@@ -33,12 +33,7 @@ def study(
         ),
     ] = None,
     out: Annotated[
-        Path | None,
-        Option(
-            "-o",
-            "--out",
-            help="The study's folder; several processes may share it. Example: -o runs/tfa",
-        ),
+        Path | None, out_option("The study's folder; several processes may share it.", "runs/tfa")
     ] = None,
     split: Annotated[str | None, Option(help="VOC splits, by number. Example: --split 1,2")] = None,
     shots: Annotated[str | None, Option(help="Values of K. Example: --shots 1,5")] = None,
@@ -47,18 +42,11 @@ def study(
         str | None, Option(help="Only these rows, by number. Example: --rows 1..4,8")
     ] = None,
     sets: Sets = None,
-    full: Annotated[
-        bool, Option("--full", help="Use the paper's full schedule. Example: --full")
-    ] = False,
+    full: Annotated[bool, flag("--full", "Use the paper's full schedule.")] = False,
     dry_run: Annotated[
-        bool,
-        Option(
-            "--dry-run", help="Print the runs and their estimated time only. Example: --dry-run"
-        ),
+        bool, flag("--dry-run", "Print the runs and their estimated time only.")
     ] = False,
-    list_studies: Annotated[
-        bool, Option("--list", help="List the studies and their rows. Example: --list")
-    ] = False,
+    list_studies: Annotated[bool, flag("--list", "List the studies and their rows.")] = False,
 ) -> None:
     """Run many configurations and print a table of means and 95 % intervals.
 

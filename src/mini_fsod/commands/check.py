@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +15,7 @@ from mini_fsod import console
 from mini_fsod.commands.options import AsJson, Data, Novel, Split, Subset, app, flag
 from mini_fsod.data.layout import data_folder, name_of
 from mini_fsod.errors import Problem, UserError
-from mini_fsod.files import is_file, real, write_bytes
+from mini_fsod.files import is_file, real, write_image
 from mini_fsod.labels import LabelMap, one_of
 
 if TYPE_CHECKING:
@@ -174,9 +173,7 @@ def _write_sheet(path: Path, data: Dataset, labels: LabelMap, readable: list[int
     from mini_fsod.draw import pick_images, sheet_of
 
     chosen = pick_images(data.select(readable), labels)
-    content = BytesIO()
-    sheet_of(data, labels, [readable[i] for i in chosen]).save(content, "PNG")
-    write_bytes(path, content.getvalue())
+    write_image(path, sheet_of(data, labels, [readable[i] for i in chosen]))
     console.note(f"contact sheet: {path}")
 
 

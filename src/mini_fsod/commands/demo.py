@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +12,7 @@ from mini_fsod import console
 from mini_fsod.commands.check import check_command
 from mini_fsod.commands.mine import mined_table
 from mini_fsod.commands.options import app, command_line, out_option
-from mini_fsod.files import write_bytes
+from mini_fsod.files import write_image
 
 # Ablations that MINI is compared with
 OFFLINE = ("online.teacher=false", "online.iou_branch=false")
@@ -128,6 +127,4 @@ def _write_detections_sheet(run: Path, data: Path) -> None:
             label += [test.classes.index(name) for name in above.names]
             xywh += above.xywh.tolist()
     drawn = test.with_boxes(Boxes.of(image, np.reshape(xywh, (-1, 4)), label))
-    content = BytesIO()
-    sheet_of(drawn, LABELS, range(len(test))).save(content, "PNG")
-    write_bytes(run / "detections.png", content.getvalue())
+    write_image(run / "detections.png", sheet_of(drawn, LABELS, range(len(test))))

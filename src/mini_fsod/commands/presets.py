@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument
 
 from mini_fsod import console
 from mini_fsod.commands.options import AsJson, ConfigSeed, ConfigShots, ConfigSplit, app, flag
 from mini_fsod.errors import UserError
+
+if TYPE_CHECKING:
+    from mini_fsod.config.schema import Config
 
 COMMENT_COLUMN = 36
 
@@ -41,7 +44,9 @@ def presets(
     if keys:
         _show_reference(as_json)
     elif source is not None:
-        _show_config(source, split, shots, seed, as_json)
+        from mini_fsod.config.load import resolve
+
+        _show_config(source, resolve(source, (), split, shots, seed), as_json)
     else:
         _list_presets(as_json)
 
@@ -51,10 +56,8 @@ def _list_presets(as_json: bool) -> None:
     from mini_fsod.config.presets import PRESETS
 
     if as_json:
-        result = {
-            name: {"about": preset.about, "config": resolve(name).model_dump(mode="json")}
-            for name, preset in PRESETS.items()
-        }
+        configs = {name: resolve(name).model_dump(mode="json") for name in PRESETS}
+        result = {n: {"about": PRESETS[n].about, "config": c} for n, c in configs.items()}
         print(json.dumps(result, allow_nan=False))
         return
     table = console.columns("", "")
@@ -64,23 +67,18 @@ def _list_presets(as_json: bool) -> None:
     console.note("mini presets NAME shows every key of a preset; mini presets --keys explains all")
 
 
-def _show_config(
-    source: str, split: str | None, shots: int | None, seed: int | None, as_json: bool
-) -> None:
+def _show_config(source: str, config: Config, as_json: bool) -> None:
     """Every key as YAML with its comment; what differs from the defaults in bold."""
-    from mini_fsod.config.load import resolve
     from mini_fsod.config.presets import PRESETS
     from mini_fsod.config.reference import key_comments
-    from mini_fsod.config.schema import Config
 
-    config = resolve(source, split=split, shots=shots, seed=seed)
     if as_json:
         print(config.model_dump_json())
         return
     if source in PRESETS:
         console.out.print(f"[dim]# {console.plain(PRESETS[source].about)}[/]", soft_wrap=True)
     comments = key_comments()
-    defaults = _lines_by_key(Config().to_yaml())
+    defaults = _lines_by_key(type(config)().to_yaml())
     for key, line in _lines_by_key(config.to_yaml()).items():
         text = console.plain(line)
         if line != defaults.get(key):

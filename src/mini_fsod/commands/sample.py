@@ -16,7 +16,6 @@ from mini_fsod.labels import LabelMap, label_map
 
 if TYPE_CHECKING:
     from mini_fsod.data.dataset import Dataset
-    from mini_fsod.data.official_shots import Lists
 
 
 @app.command("sample")
@@ -43,7 +42,7 @@ def sample_command(
     The same seed draws the same boxes on every machine.
     Example: mini sample data/photos --novel bird,bus --shots 5 --seed 0 -o shots.json
     """
-    from mini_fsod.data.official_shots import choose_shots
+    from mini_fsod.data.official_shots import choose_shots, official_lists
     from mini_fsod.data.read import read
     from mini_fsod.data.shots import balanced_set, draw_shots, sample_digest
     from mini_fsod.data.subsets import arranged, is_of, training_part
@@ -58,7 +57,7 @@ def sample_command(
     for line in dataset.notes:
         console.note(line)
     _refuse_overwriting_data(data, out)
-    lists, from_all_sets = (None, False) if official is None else _lists(official, seed)
+    lists, from_all_sets = (None, False) if official is None else official_lists(official, seed)
     part = None if from_all_sets or subset is not None else training_part(dataset)
     candidates = dataset if part is None else dataset.subset(part)
     labels, empty = _without_empty(label_map(dataset.classes, split, novel), dataset, data, subset)
@@ -72,8 +71,8 @@ def sample_command(
     if empty:
         kept = tuple(name for name in candidates.classes if name not in empty)
         sample = arranged(sample, LabelMap(kept, ()))
-    notes = [f"{name}: left out, because the data has no box of it" for name in empty]
-    notes += chosen.notes
+    left_out = [f"{name}: left out, because the data has no box of it" for name in empty]
+    notes = [*left_out, *chosen.notes]
     digest = sample_digest(sample)
     classes = console.count(len(labels.classes), "class")
     info = {
@@ -90,25 +89,13 @@ def sample_command(
     for line in notes:
         console.note(line)
     source = f"{origin}, from {part}" if part else origin
-    boxes, images = len(sample.boxes), len(sample)
-    console.note(
-        f"{out}: {console.count(boxes, 'box')} in {console.count(images, 'image')}, "
-        f"{shots} of each of {classes} ({source}), seed {seed}"
-    )
+    size = f"{console.count(len(sample.boxes), 'box')} in {console.count(len(sample), 'image')}"
+    console.note(f"{out}: {size}, {shots} of each of {classes} ({source}), seed {seed}")
     console.note(f"sha256 {digest}")
-    hidden = {name: int(is_of(candidates, (name,)).sum()) - shots for name in labels.novel}
-    if any(count > 0 for count in hidden.values()):
-        counts = ", ".join(f"{name} {count:,}" for name, count in hidden.items() if count > 0)
+    others = [(name, int(is_of(candidates, (name,)).sum()) - shots) for name in labels.novel]
+    counts = ", ".join(f"{name} {count:,}" for name, count in others if count > 0)
+    if counts:
         console.note(f"other novel boxes, hidden from training and used to audit mining: {counts}")
-
-
-def _lists(official: str, seed: int) -> tuple[Lists, bool]:
-    """The lists of a seed, and whether they name images of all image sets, as COCO's do."""
-    from mini_fsod.data.official_shots import lists_from_file, voc_lists
-
-    if official == "voc":
-        return voc_lists(seed), False
-    return lists_from_file(Path(official), seed)
 
 
 def _without_empty(

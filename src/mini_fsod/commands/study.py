@@ -54,7 +54,7 @@ def study(
 
     Example: mini study tfa --set data.root=VOCdevkit --seeds 0..4 -o runs/tfa
     """
-    from mini_fsod.study import from_file, studies
+    from mini_fsod.study import from_file, plan, studies
 
     if list_studies:
         _list([from_file.find_study(name)] if name else list(studies.STUDIES.values()))
@@ -64,8 +64,6 @@ def study(
             "A study needs a name or a file, and a folder (--out).",
             "For example: mini study tfa -o runs/tfa. mini study --list lists the studies.",
         )
-    from mini_fsod.study import plan
-
     chosen = studies.narrow(from_file.find_study(name), split, shots, seeds, full)
     chosen = from_file.fill_from_config(replace(chosen, sets=tuple(sets or ())))
     _refuse_folder(out)
@@ -73,7 +71,10 @@ def study(
     _refuse_one_sample(chosen, todo)
     whole = plan.merge_plan(out, chosen, todo)
     if dry_run:
-        _print_estimates(out, todo, whole)
+        from mini_fsod.study.estimate import estimate_cells
+
+        times = estimate_cells(todo, whole, out, _device(todo))
+        console.table(_estimate_table(todo.cells, times))
         return
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError(
@@ -140,13 +141,6 @@ def _list(chosen: Sequence[Study]) -> None:
         console.table(table)
 
 
-def _print_estimates(out: Path, todo: StudyPlan, whole: StudyPlan) -> None:
-    from mini_fsod.study.estimate import estimate_cells
-
-    times = estimate_cells(todo, whole, out, _device(todo))
-    console.table(_estimate_table(todo.cells, times))
-
-
 def _estimate_table(cells: Sequence[Cell], times: Sequence[Estimate]) -> Table:
     """Each cell with the stages that it computes and their time; the sum of what is left."""
     table = console.columns("run", "stages", ">time", "")
@@ -158,12 +152,12 @@ def _estimate_table(cells: Sequence[Cell], times: Sequence[Estimate]) -> Table:
             time.how,
             style="dim" if time.how == "finished" else "",
         )
-    left = [time for time in times if time.how != "finished"]
-    hows = {time.how for time in left}
-    how = "at least" if "at least" in hows else "rough" if "rough" in hows else ""
-    done = len(times) - len(left)
-    what = f"{console.count(len(left), 'run')} to do" + (f", {done} finished" if done else "")
-    total = console.duration(sum(time.seconds for time in left))
+    unfinished = [time for time in times if time.how != "finished"]
+    hows = [time.how for time in unfinished]
+    how = next((how for how in ("at least", "rough") if how in hows), "")
+    done = len(times) - len(unfinished)
+    what = console.count(len(unfinished), "run") + " to do" + f", {done} finished" * (done > 0)
+    total = console.duration(sum(time.seconds for time in unfinished))
     table.add_row(what, "", total, how, style="bold")
     return table
 
@@ -190,8 +184,6 @@ def _refuse_one_sample(chosen: Study, todo: StudyPlan) -> None:
     given = [config.shots.file for config in todo.configs.values() if config.shots.file]
     if given and (len(chosen.seeds) > 1 or len(chosen.shots) > 1):
         raise UserError(
-            f"shots.file: {given[0]} is one sample, and the study has "
-            f"{console.count(len(chosen.shots), 'K')} and "
-            f"{console.count(len(chosen.seeds), 'seed')}.",
+            f"shots.file: {given[0]} is one sample, but the study has several K or seeds.",
             "Leave shots.file out, so that shots are sampled or taken from official lists.",
         )

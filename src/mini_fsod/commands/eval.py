@@ -13,8 +13,8 @@ from rich.table import Table
 from typer import Option
 
 from mini_fsod import console
-from mini_fsod.commands.options import AsJson, Data, Novel, Split, Subset, app
-from mini_fsod.errors import DataError, Problem, UserError
+from mini_fsod.commands.options import AsJson, Data, Novel, Split, Subset, app, read_data
+from mini_fsod.errors import DataError, Problem
 from mini_fsod.labels import VOC_CLASSES, LabelMap, label_map
 
 if TYPE_CHECKING:
@@ -50,18 +50,10 @@ def eval_command(
 
     Example: mini eval VOCdevkit --subset test --split voc-split1 --metric voc07 --detections d.json
     """
-    from mini_fsod.data.read import read
     from mini_fsod.eval.score import score
     from mini_fsod.eval.seeds import over_seeds
 
-    dataset = read(data, subset)
-    if dataset.kind == "folder":
-        raise UserError(
-            f"{data}: a folder of images without annotations cannot be scored against.",
-            "Give a data set with annotations.",
-        )
-    for line in dataset.notes:
-        console.note(line)
+    dataset = read_data(data, subset, "cannot be scored against")
     if dataset.subsets and subset is None:
         sets = ", ".join(dataset.subsets)
         console.note(f"all {len(dataset):,} images are scored; --subset chooses one of: {sets}")

@@ -1,15 +1,21 @@
-"""The Typer application, and the options that several commands share."""
+"""The Typer application, and what several commands share: options, and reading a data set."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 from typer.core import TyperGroup
+
+from mini_fsod import console
+from mini_fsod.errors import UserError
+
+if TYPE_CHECKING:
+    from mini_fsod.data.dataset import Dataset
 
 # `mini --help`: the commands by topic, in this order
 CONTENTS = {
@@ -95,6 +101,24 @@ ConfigSplit = Annotated[
 ]
 ConfigShots = Annotated[int | None, Option(help="Short for --set shots.k=K. Example: --shots 5")]
 ConfigSeed = Annotated[int | None, Option(help="Seed of the shots (shots.seed). Example: --seed 1")]
+
+
+def read_data(path: Path, subset: str | None, unlabelled: str = "") -> Dataset:
+    """A data set, with its notes shown.
+
+    Images without annotations are refused if `unlabelled` says why they are of no use.
+    """
+    from mini_fsod.data.read import read
+
+    dataset = read(path, subset)
+    if unlabelled and dataset.kind == "folder":
+        raise UserError(
+            f"{path}: a folder of images without annotations {unlabelled}.",
+            "Give a data set with annotations.",
+        )
+    for line in dataset.notes:
+        console.note(line)
+    return dataset
 
 
 def command_line() -> str:

@@ -76,7 +76,9 @@ def predict_command(
         console.note(f"the detector drops detections with a score below {detector_threshold:g}")
     predictions, failed = _detect(saved, pictures, torch_dev, draw, threshold)
     if as_json:
-        _print_json(predictions if score is None else [p.above(score) for p in predictions])
+        shown = predictions if score is None else [p.above(score) for p in predictions]
+        records = ",\n ".join(json.dumps(to_json(p), allow_nan=False) for p in shown)
+        print(f"[{records}]")  # one image per line
     elif predictions:
         console.table(detections_table(predictions, saved.labels, threshold))
     if draw is not None and predictions:
@@ -129,12 +131,6 @@ def _detect(
     return predictions, unreadable
 
 
-def _print_json(predictions: Sequence[Prediction]) -> None:
-    """A JSON list with one image per line."""
-    records = ",\n ".join(json.dumps(to_json(p), allow_nan=False) for p in predictions)
-    print(f"[{records}]")
-
-
 def to_json(prediction: Prediction) -> dict[str, Any]:
     width, height = prediction.size
     return {
@@ -162,14 +158,10 @@ def detections_table(
     table = console.columns(images, detections, ">best score")
 
     def row(name: str, counts: Counter[str], best: str, style: str = "") -> None:
-        parts = [
-            f"[magenta]{n:,} {console.plain(c)}[/]"
-            if c in labels.novel
-            else f"{n:,} {console.plain(c)}"
-            for c in labels.novel + labels.base
-            if (n := counts[c])
-        ]
-        table.add_row(name, ", ".join(parts) or "[dim]none[/]", best, style=style)
+        texts = {c: f"{counts[c]:,} {console.plain(c)}" for c in counts}
+        cells = [f"[magenta]{texts[c]}[/]" for c in labels.novel if c in texts]
+        cells += [texts[c] for c in labels.base if c in texts]
+        table.add_row(name, ", ".join(cells) or "[dim]none[/]", best, style=style)
 
     total: Counter[str] = Counter()
     for prediction in predictions:

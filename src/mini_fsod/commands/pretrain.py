@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from mini_fsod import console
-from mini_fsod.commands.options import Data, Device, Subset, app, flag, out_option
+from mini_fsod.commands.options import Data, Device, Subset, app, flag, out_option, read_data
 
 
 @app.command("pretrain")
@@ -56,23 +56,18 @@ def pretrain_command(
 
     An interrupted training resumes. Example: mini pretrain photos -o moco.safetensors
     """
-    from mini_fsod.data.read import read
     from mini_fsod.device import torch_device
     from mini_fsod.discriminator.pretrain import SMALL, Pretraining, pretrain
     from mini_fsod.loader.cache import default_cache_folder
 
     torch_dev = torch_device(device)
     settings = Pretraining() if torch_dev.type == "cuda" else SMALL
-    given: dict[str, Any] = {"backbone": backbone, "batch": batch, "size": size}
-    settings = replace(
-        settings, **{key: value for key, value in given.items() if value is not None}
-    )
-    settings = replace(settings, flip=flip, whole=whole, seed=seed)
+    given = {"backbone": backbone, "batch": batch, "size": size}
+    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     if epochs is not None or minutes is not None:
-        settings = replace(settings, epochs=epochs, minutes=minutes)
-    data = read(images, subset)
-    for line in data.notes:
-        console.note(line)
+        changes |= {"epochs": epochs, "minutes": minutes}
+    settings = replace(settings, flip=flip, whole=whole, seed=seed, **changes)
+    data = read_data(images, subset)
     trained = pretrain(data, out, settings, cache or default_cache_folder(), torch_dev)
     if trained is None:
         console.note(f"{out}: already finished")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from mini_fsod import console
-from mini_fsod.commands.options import Data, Novel, Split, Subset, app, out_option
+from mini_fsod.commands.options import Data, Novel, Split, Subset, app, out_option, read_data
 from mini_fsod.data.layout import SAMPLE, data_folder, is_sample
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_file, real
@@ -43,19 +43,11 @@ def sample_command(
     Example: mini sample data/photos --novel bird,bus --shots 5 --seed 0 -o shots.json
     """
     from mini_fsod.data.official_shots import choose_shots, official_lists
-    from mini_fsod.data.read import read
     from mini_fsod.data.shots import balanced_set, draw_shots, sample_digest
     from mini_fsod.data.subsets import arranged, is_of, training_part
     from mini_fsod.data.write import write_coco
 
-    dataset = read(data, subset)
-    if dataset.kind == "folder":
-        raise UserError(
-            f"{data}: a folder of images without annotations has no boxes to draw.",
-            "Give a data set with annotations.",
-        )
-    for line in dataset.notes:
-        console.note(line)
+    dataset = read_data(data, subset, "has no boxes to draw")
     _refuse_overwriting_data(data, out)
     lists, from_all_sets = (None, False) if official is None else official_lists(official, seed)
     part = None if from_all_sets or subset is not None else training_part(dataset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,6 @@ from mini_fsod import console
 from mini_fsod.config.load import resolve
 from mini_fsod.config.schema import TRAINED, Config
 from mini_fsod.errors import DataError
-
-
-def value(config: Config, key: str) -> Any:
-    found: Any = config
-    for part in key.split("."):
-        found = getattr(found, part)
-    return found
 
 
 def write(folder: Path, text: str) -> str:
@@ -50,8 +44,8 @@ def test_resolve_setting_one_key_of_a_pair_unsets_the_other(
     sets: list[str], key: str, unset: object
 ) -> None:
     config = resolve("paper", sets)
-    assert value(config, key) == unset
-    assert value(config, sets[-1].partition("=")[0])  # what was set stays
+    assert attrgetter(key)(config) == unset
+    assert attrgetter(sets[-1].partition("=")[0])(config)  # what was set stays
 
 
 def test_resolve_file_changes_its_preset_and_set_changes_both(tmp_path: Path) -> None:

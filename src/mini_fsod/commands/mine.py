@@ -33,9 +33,8 @@ def mine_command(
 ) -> None:
     """Mine again in a run, with other settings.
 
-    --set takes keys of mine and discriminator. Settings that only concern the choice of boxes take
-    seconds: the detector's scan is reused. The run's configuration changes, and earlier results are
-    kept.
+    --set takes keys of mine and discriminator. Another choice of boxes takes seconds: the scan is
+    reused. The run's configuration changes, and earlier results are kept.
     Example: mini mine runs/first --set mine.alpha=2
     """
     from mini_fsod.config.load import resolve

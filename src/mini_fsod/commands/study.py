@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-from rich.table import Table
+from typer import Argument, Option
 
 from mini_fsod import console
-from mini_fsod.commands.options import Sets, app, command_line
+from mini_fsod.commands.options import Sets, app, command_line, flag, out_option
 from mini_fsod.errors import UserError
+from mini_fsod.files import CONFIG_FILE, is_file, is_folder, lock, mode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,44 +25,26 @@ if TYPE_CHECKING:
 def study(
     name: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="NAME|FILE",
-            show_default=False,
             help="tfa, components, mingling or plus, or a YAML file. Example: tfa",
         ),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--out",
-            show_default=False,
-            help="The study's folder; several processes may share it. Example: -o runs/tfa",
-        ),
+        Path | None, out_option("The study's folder; several processes may share it.", "runs/tfa")
     ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="VOC splits, by number. Example: --split 1,2")
-    ] = None,
-    shots: Annotated[str | None, typer.Option(help="Values of K. Example: --shots 1,5")] = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="Seeds of the shots. Example: --seeds 0..4")
-    ] = None,
+    split: Annotated[str | None, Option(help="VOC splits, by number. Example: --split 1,2")] = None,
+    shots: Annotated[str | None, Option(help="Values of K. Example: --shots 1,5")] = None,
+    seeds: Annotated[str | None, Option(help="Seeds of the shots. Example: --seeds 0..4")] = None,
     rows: Annotated[
-        str | None, typer.Option(help="Only these rows, by number. Example: --rows 1..4,8")
+        str | None, Option(help="Only these rows, by number. Example: --rows 1..4,8")
     ] = None,
     sets: Sets = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="Use the paper's full schedule. Example: --full")
-    ] = False,
+    full: Annotated[bool, flag("--full", "Use the paper's full schedule.")] = False,
     dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Print the runs and their estimated time only. Example: --dry-run"
-        ),
+        bool, flag("--dry-run", "Print the runs and their estimated time only.")
     ] = False,
-    list_studies: Annotated[
-        bool, typer.Option("--list", help="List the studies and their rows. Example: --list")
-    ] = False,
+    list_studies: Annotated[bool, flag("--list", "List the studies and their rows.")] = False,
 ) -> None:
     """Run many configurations and print a table of means and 95 % intervals.
 
@@ -70,7 +52,7 @@ def study(
 
     Example: mini study tfa --set data.root=VOCdevkit --seeds 0..4 -o runs/tfa
     """
-    from mini_fsod.study import from_file, studies
+    from mini_fsod.study import from_file, plan, studies
 
     if list_studies:
         _list([from_file.find_study(name)] if name else list(studies.STUDIES.values()))
@@ -80,8 +62,6 @@ def study(
             "A study needs a name or a file, and a folder (--out).",
             "For example: mini study tfa -o runs/tfa. mini study --list lists the studies.",
         )
-    from mini_fsod.study import plan
-
     chosen = studies.narrow(from_file.find_study(name), split, shots, seeds, full)
     chosen = from_file.fill_from_config(replace(chosen, sets=tuple(sets or ())))
     _refuse_folder(out)
@@ -110,7 +90,6 @@ def study(
 
 def _run(chosen: Study, todo: StudyPlan, out: Path) -> dict[str, str]:
     """Run what is left and print the tables; the failed cells with the reason."""
-    from mini_fsod.files import lock
     from mini_fsod.runs import stages
     from mini_fsod.study.plan import read_plan, refuse_changed_plan, save_plan
     from mini_fsod.study.tables import write_tables
@@ -118,7 +97,6 @@ def _run(chosen: Study, todo: StudyPlan, out: Path) -> dict[str, str]:
 
     guard = out / "locks" / "study.lock"
     store = out.resolve().parent / ".stages"  # shared with the runs beside the study
-    command = command_line()
     with lock(guard, wait=True):
         save_plan(out, chosen, todo)
 
@@ -132,7 +110,7 @@ def _run(chosen: Study, todo: StudyPlan, out: Path) -> dict[str, str]:
         todo,
         out,
         lambda config, folder, last: stages.run(
-            config, folder, last=last, command=command, results_store=store, wait=False
+            config, folder, last=last, command=command_line(), results_store=store, wait=False
         ),
         finished=write,
     )
@@ -150,7 +128,7 @@ def _list(chosen: Sequence[Study]) -> None:
         console.out.print("\n" * bool(n) + f"[bold]{console.plain(one.name)}[/]")
         about = f"{one.about} {one.source}; {'; '.join(over)}".strip()
         console.out.print(console.plain(about), soft_wrap=True)
-        table = _plain_table("", "row", "settings", "last stage")
+        table = console.columns("", "row", "settings", "last stage")
         for number, row in enumerate(one.rows, 1):
             label, settings = console.plain(row.label), console.plain(" ".join(row.sets))
             table.add_row(str(number), label, settings, row.last)
@@ -162,8 +140,7 @@ def _print_estimates(out: Path, todo: StudyPlan, whole: StudyPlan) -> None:
     from mini_fsod.study.estimate import estimate_cells
 
     times = estimate_cells(todo, whole, out, _device(todo))
-    table = _plain_table("run", "stages", "time", "")
-    table.columns[2].justify = "right"
+    table = console.columns("run", "stages", ">time", "")
     for cell, time in zip(todo.cells, times, strict=True):
         style = "dim" if time.how == "finished" else ""
         duration = console.duration(time.seconds)
@@ -178,10 +155,6 @@ def _print_estimates(out: Path, todo: StudyPlan, whole: StudyPlan) -> None:
     console.table(table)
 
 
-def _plain_table(*columns: str) -> Table:
-    return Table(*columns, box=None, padding=(0, 2, 0, 0), header_style="dim")
-
-
 def _device(todo: StudyPlan) -> str:
     """ "cuda" or "cpu", as the runs would choose."""
     wanted = {config.device.partition(":")[0] for config in todo.configs.values()}
@@ -193,8 +166,6 @@ def _device(todo: StudyPlan) -> str:
 
 
 def _refuse_folder(out: Path) -> None:
-    from mini_fsod.files import CONFIG_FILE, is_file, is_folder, mode
-
     if mode(out) and not is_folder(out):
         raise UserError(f"{out}: not a folder.", "Choose another one with --out.")
     if is_file(out / CONFIG_FILE):
@@ -206,8 +177,6 @@ def _refuse_one_sample(chosen: Study, todo: StudyPlan) -> None:
     given = [config.shots.file for config in todo.configs.values() if config.shots.file]
     if given and (len(chosen.seeds) > 1 or len(chosen.shots) > 1):
         raise UserError(
-            f"shots.file: {given[0]} is one sample, and the study has "
-            f"{console.count(len(chosen.shots), 'K')} and "
-            f"{console.count(len(chosen.seeds), 'seed')}.",
+            f"shots.file: {given[0]} is one sample, but the study has several K or seeds.",
             "Leave shots.file out, so that shots are sampled or taken from official lists.",
         )

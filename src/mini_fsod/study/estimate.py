@@ -103,4 +103,4 @@ def _length(config: Config, stage: str) -> tuple[str, float]:
         return "iterations", 0.0
     if section.iterations:
         return "iterations", section.iterations
-    return "seconds", 60 * (section.minutes or 0)
+    return "seconds", 60 * section.budget_minutes

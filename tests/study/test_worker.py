@@ -210,7 +210,7 @@ def test_run_cells_waits_for_other_processes(
     tmp_path: Path, start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = plan_study(fake_study.example_study(rows=fake_study.ROWS, shots=(1,)))
-    start(0.3)
+    start(1.5)
     wait_for(lambda: fake_study.logged(tmp_path, "start"))
     tried: list[str] = []
 

@@ -9,7 +9,7 @@ import pytest
 from helpers import tiny
 from mini_fsod.data.dataset import Boxes, Dataset
 from mini_fsod.data.read import read
-from mini_fsod.data.shots import balanced_set, draw_shots, elsewhere, sample_digest, tiny_shots
+from mini_fsod.data.shots import balanced_set, draw_shots, other_boxes, sample_digest, tiny_shots
 from mini_fsod.errors import UserError
 from mini_fsod.labels import LabelMap, split_by_novel
 
@@ -97,10 +97,10 @@ def test_elsewhere_counts_boxes_of_other_image_sets(tmp_path: Path) -> None:
     (lists / "train.txt").write_text("a\n")
     (lists / "val.txt").write_text("b\n")
     data = read(tmp_path)
-    assert elsewhere(data, data.subset("trainval"), "bird") == {}
-    assert elsewhere(data, data.subset("trainval"), "bus") == {"test": 1}
-    assert elsewhere(data, data.subset("trainval"), "car") == {}  # a difficult one
-    assert elsewhere(data, data.subset("train"), "bird") == {"val": 1, "trainval": 1}
+    assert other_boxes(data, data.subset("trainval"), "bird") == {}
+    assert other_boxes(data, data.subset("trainval"), "bus") == {"test": 1}
+    assert other_boxes(data, data.subset("trainval"), "car") == {}  # a difficult one
+    assert other_boxes(data, data.subset("train"), "bird") == {"val": 1, "trainval": 1}
 
 
 GOLDEN = ["115be1365f8abcf5", "ba7463b272f9f528"]

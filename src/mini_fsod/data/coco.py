@@ -116,7 +116,8 @@ def _checked_id(
     columns: _Columns, key: str, index: int, record: Mapping[str, Any]
 ) -> tuple[int | None, str]:
     """(id or None, the record's name in messages)."""
-    where, number = f"{key}[{index}]", record.get("id")
+    where = f"{key}[{index}]"
+    number: Any = record.get("id")
     if "id" not in record:
         columns.report("key-missing", where, '"id" is missing')
     elif _is_integer(number):
@@ -124,11 +125,9 @@ def _checked_id(
     else:
         columns.report("id-wrong", where, f"id {shown(number)} is not an integer")
         try:  # other tools read an integer from "7" or 7.0
-            intended = int(number)  # type: ignore[arg-type]
+            columns.wrong_ids[key] |= {n for n in [int(number)] if _is_integer(n)}
         except (ValueError, TypeError, OverflowError):
-            intended = None
-        if _is_integer(intended):
-            columns.wrong_ids[key].add(intended)
+            pass
     return None, where
 
 

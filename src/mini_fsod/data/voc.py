@@ -108,12 +108,12 @@ def read_voc(root: Path, years: list[str]) -> tuple[Dataset, list[Problem]]:
         lists = _lists(root, prefix, year.xml, problems)
         if not lists and len(years) > 1:
             sets[prefix.rstrip("/")] = [(prefix, stem) for stem in year.xml]
-        for name, stems in lists.items():
-            keys = [(prefix, stem) for stem in stems]
+        for name, listed in lists.items():
+            keys = [(prefix, stem) for stem in listed]
             sets.setdefault(name, []).extend(keys)
             if len(years) > 1:
                 sets[f"{prefix}{name}"] = keys
-        wanted = {stem for stems in lists.values() for stem in stems}
+        wanted = {stem for listed in lists.values() for stem in listed}
         for stem in sorted(wanted or year.xml):
             file = year.annotations + year.xml.get(stem, f"{stem}.xml")
             report = Report(file, problems)
@@ -130,7 +130,7 @@ def read_voc(root: Path, years: list[str]) -> tuple[Dataset, list[Problem]]:
     unique = len(set(stems)) == len(stems)
     names = sorted({row[2] for row in objects})
     # the numbers of VOC, even where some of its classes are missing
-    table = VOC_CLASSES if set(names) <= set(VOC_CLASSES) else names
+    table = VOC_CLASSES if set(names) <= set(VOC_CLASSES) else tuple(names)
     data = Dataset(
         kind="voc",
         root=root,

@@ -68,7 +68,7 @@ def read_yolo(config: Path) -> tuple[Dataset, list[Problem]]:
             continue  # `picture_problems` reports it; without a size its boxes mean nothing
         sizes[i] = drawn_size(*found)
         lines = _label_lines(root, files[i], report, unlabelled)
-        rows += [(i, row) for row in _boxes(lines, names, *sizes[i].tolist(), report, files[i])]
+        rows += [(i, row) for row in _boxes(lines, names, sizes[i].tolist(), report, files[i])]
     label_of = {number: c for c, number in enumerate(names)}
     ids, short_ids = unique_ids(files)
     data = Dataset(
@@ -269,12 +269,12 @@ def _label_lines(root: Path, picture: str, report: Report, unlabelled: list[str]
 def _boxes(
     lines: Sequence[str],
     names: Mapping[int, str],
-    width: int,
-    height: int,
+    size: Sequence[int],
     report: Report,
     picture: str,
 ) -> Iterator[Row]:
     """The boxes of a picture of this size: a box or a polygon in each line."""
+    width, height = size
     file = label_file(picture)
     for n, line in enumerate(lines, start=1):
         words = line.split()

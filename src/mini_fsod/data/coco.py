@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -124,10 +125,10 @@ def _checked_id(
         return number, f"{NOUNS[key]} {number}"
     else:
         columns.report("id-wrong", where, f"id {shown(number)} is not an integer")
-        try:  # other tools read an integer from "7" or 7.0
-            columns.wrong_ids[key] |= {n for n in [int(number)] if _is_integer(n)}
-        except (ValueError, TypeError, OverflowError):
-            pass
+        with suppress(ValueError, TypeError, OverflowError):
+            intended = int(number)  # other tools read an integer from "7" or 7.0
+            if _is_integer(intended):
+                columns.wrong_ids[key].add(intended)
     return None, where
 
 

@@ -270,7 +270,7 @@ def test_load_discriminator_refuses_damaged_files(name: str) -> None:
         ("nowhere.pth", "nowhere.pth: there is no such file"),
         ("", "there is no such file"),
         ("resnet50:", "there is no such file"),
-        ("resnet18:IMAGENET", 'no weights "IMAGENET"'),
+        ("resnet18:IMAGENET", '"IMAGENET" is neither a file nor weights'),
         ("resnet18-narrow", "no weights of resnet18-narrow"),
         ("resnet50:net.pth", "weights of resnet18, not of resnet50"),
     ],

@@ -104,12 +104,12 @@ def _rectangle(
     dash = 4 * line
     for start in range(round(left), round(right), 2 * dash):
         for y in (top, bottom - line):
-            piece = (start, y, min(start + dash, right), y + line)
-            canvas.rectangle(_inclusive(piece), fill=colour)
+            end = min(start + dash, right)
+            canvas.rectangle(_inclusive((start, y, end, y + line)), fill=colour)
     for start in range(round(top), round(bottom), 2 * dash):
         for x in (left, right - line):
-            piece = (x, start, x + line, min(start + dash, bottom))
-            canvas.rectangle(_inclusive(piece), fill=colour)
+            end = min(start + dash, bottom)
+            canvas.rectangle(_inclusive((x, start, x + line, end)), fill=colour)
 
 
 def _chip_size(text: str, font: Font) -> tuple[int, int]:

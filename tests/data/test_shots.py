@@ -91,7 +91,7 @@ def test_balanced_set_has_each_image_once(tmp_path: Path) -> None:
     assert len(sample.boxes) == 2
 
 
-def test_elsewhere_counts_boxes_of_other_image_sets(tmp_path: Path) -> None:
+def test_other_boxes_counts_boxes_of_other_image_sets(tmp_path: Path) -> None:
     """VOC's train and val are parts of trainval."""
     lists = tiny.write_voc(tmp_path) / "VOC2007" / "ImageSets" / "Main"
     (lists / "train.txt").write_text("a\n")
@@ -125,7 +125,7 @@ def shots_of(
 
 
 @pytest.mark.parametrize(
-    ("sides", "told"),
+    ("sides", "warning"),
     [
         ([], None),
         ([(32, 32)], None),  # doubled, just 64
@@ -136,21 +136,23 @@ def shots_of(
     ],
 )
 def test_tiny_shots_warns_if_half_of_them_are_tiny(
-    sides: list[tuple[float, float]], told: str | None
+    sides: list[tuple[float, float]], warning: str | None
 ) -> None:
     lines = tiny_shots(shots_of(sides), ("bird", "car"), short=800, long=1333, least=64)
-    assert len(lines) == (told is not None)
-    assert told is None or (lines[0].startswith(told) and "(in the picture: 0.jpg " in lines[0])
+    assert len(lines) == (warning is not None)
+    assert warning is None or (
+        lines[0].startswith(warning) and "(in the picture: 0.jpg " in lines[0]
+    )
 
 
 def test_tiny_shots_measures_at_the_test_scale() -> None:
-    told = [
+    warnings = [
         tiny_shots(shots_of([(40, 40)], [size]), ("bird",), short=800, long=1000, least=64)
         for size in ((500, 400), (1000, 400), (0, 0))
     ]
     # doubled; as it is, for the long side may not grow; nobody knows
-    assert [len(lines) for lines in told] == [0, 1, 0]
-    assert "0.jpg 40 x 40)" in told[1][0]
+    assert [len(lines) for lines in warnings] == [0, 1, 0]
+    assert "0.jpg 40 x 40)" in warnings[1][0]
 
 
 def test_tiny_shots_ignores_invalid_boxes() -> None:

@@ -36,8 +36,6 @@ def number(text: str) -> float:
 
 def is_text(value: str) -> bool:
     """Whether it can be written as UTF-8: JSON and file systems may hold lone surrogates."""
-    if value.isascii():
-        return True
     try:
         value.encode()
     except UnicodeEncodeError:

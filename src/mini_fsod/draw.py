@@ -102,14 +102,14 @@ def _rectangle(
         return
     left, top, right, bottom = frame
     dash = 4 * line
-    for x in range(round(left), round(right), 2 * dash):
-        end = min(x + dash, right)
-        canvas.rectangle(_inclusive((x, top, end, top + line)), fill=colour)
-        canvas.rectangle(_inclusive((x, bottom - line, end, bottom)), fill=colour)
-    for y in range(round(top), round(bottom), 2 * dash):
-        end = min(y + dash, bottom)
-        canvas.rectangle(_inclusive((left, y, left + line, end)), fill=colour)
-        canvas.rectangle(_inclusive((right - line, y, right, end)), fill=colour)
+    for start in range(round(left), round(right), 2 * dash):
+        for y in (top, bottom - line):
+            end = min(start + dash, right)
+            canvas.rectangle(_inclusive((start, y, end, y + line)), fill=colour)
+    for start in range(round(top), round(bottom), 2 * dash):
+        for x in (left, right - line):
+            end = min(start + dash, bottom)
+            canvas.rectangle(_inclusive((x, start, x + line, end)), fill=colour)
 
 
 def _chip_size(text: str, font: Font) -> tuple[int, int]:
@@ -125,14 +125,8 @@ def caption_position(
     left, top, right, bottom = frame
     width, height = chip
     corners = [
-        (left, top - height),
-        (right - width, top - height),
-        (left, bottom),
-        (right - width, bottom),
-        (right, top),
-        (left - width, top),
-        (right, bottom - height),
-        (left - width, bottom - height),
+        *((x, y) for y in (top - height, bottom) for x in (left, right - width)),
+        *((x, y) for y in (top, bottom - height) for x in (right, left - width)),
         (left, top),
     ]
     positions = []
@@ -182,7 +176,7 @@ def contact_sheet(
     row_height = round(10 * unit)
     header = round(17 * unit) * bool(title) + row_height * len(entries)
     header += round(5 * unit) * bool(header)
-    height = 2 * margin + header + max(rows, 0) * (cell[1] + gap) - gap * bool(rows)
+    height = 2 * margin + header + rows * (cell[1] + gap) - gap * bool(rows)
     sheet = Image.new("RGB", (width, height), PAPER)
     canvas = ImageDraw.Draw(sheet)
 
@@ -271,15 +265,12 @@ def class_legend(dataset: Dataset, labels: LabelMap) -> list[tuple[str, Rgb]]:
     boxes = dataset.boxes
     flags = {"difficult": boxes.difficult, "crowd": boxes.crowd, "ignored": boxes.ignore}
     dashed = [word for word, flag in flags.items() if flag.any()]
-    return [
-        (entry(word, names), colour)
-        for word, names, colour in (
-            ("novel", novel, NOVEL_COLOUR),
-            ("base", base, BASE_COLOUR),
-            ("dashed", dashed, QUIET_TEXT),
-        )
-        if names
-    ]
+    entries = {
+        "novel": (novel, NOVEL_COLOUR),
+        "base": (base, BASE_COLOUR),
+        "dashed": (dashed, QUIET_TEXT),
+    }
+    return [(entry(word, names), colour) for word, (names, colour) in entries.items() if names]
 
 
 def image_cell(

@@ -14,21 +14,11 @@ Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 # Common fonts of Linux, Windows and macOS, which Pillow finds by name: first Latin, Greek and
 # Cyrillic, then Chinese, Japanese and Korean.
 NAMES = (
-    "DejaVuSans.ttf",
-    "NotoSans-Regular.ttf",
-    "LiberationSans-Regular.ttf",
-    "arial.ttf",
-    "Arial Unicode.ttf",
-    "NotoSansCJK-Regular.ttc",
-    "wqy-zenhei.ttc",
-    "wqy-microhei.ttc",
-    "DroidSansFallbackFull.ttf",
-    "msyh.ttc",
-    "simhei.ttf",
-    "PingFang.ttc",
-    "Hiragino Sans GB.ttc",
-    "malgun.ttf",
-    "NanumGothic.ttf",
+    *("DejaVuSans.ttf", "NotoSans-Regular.ttf", "LiberationSans-Regular.ttf"),
+    *("arial.ttf", "Arial Unicode.ttf"),
+    *("NotoSansCJK-Regular.ttc", "wqy-zenhei.ttc", "wqy-microhei.ttc", "DroidSansFallbackFull.ttf"),
+    *("msyh.ttc", "simhei.ttf", "PingFang.ttc", "Hiragino Sans GB.ttc"),
+    *("malgun.ttf", "NanumGothic.ttf"),
 )
 MISSING = "\uffff"  # in no font: drawn as the font draws every missing character
 
@@ -45,9 +35,7 @@ def best_font(characters: frozenset[str]) -> str | None:
     """Name of the font that lacks the fewest of the characters; None: Pillow's own."""
     best, fewest = None, len(missing_characters(ImageFont.load_default(16), characters))
     for name in NAMES:
-        if not fewest:
-            break
-        font = open_font(name)
+        font = open_font(name) if fewest else None
         if font is not None and (count := len(missing_characters(font, characters))) < fewest:
             best, fewest = name, count
     return best

@@ -91,7 +91,7 @@ def test_duplicate_problems_finds_doubled_lines(tmp_path: Path) -> None:
         {"image_id": 11},
         {"category_id": 6},
         {"iscrowd": 1},  # a crowd may be around a single one of it
-        {"bbox": [10, 20, 30, 0]},  # told as what it is
+        {"bbox": [10, 20, 30, 0]},  # reported as box-no-area
         {"bbox": [float("nan"), 20, 30, 40]},
     ],
 )
@@ -100,8 +100,8 @@ def test_duplicate_problems_ignores_boxes_that_differ(tmp_path: Path, change: di
     again = content["annotations"][0] | {"id": 9}
     content["annotations"] += [again | change, again | change | {"id": 10}]
     data, _ = read_with_problems(tiny.write_coco(tmp_path, content))
-    told = [p.record for p in duplicate_problems(data)]
-    assert told == ([] if box_problems(data) else ["annotation 10"])  # of the one before it
+    records = [p.record for p in duplicate_problems(data)]
+    assert records == ([] if box_problems(data) else ["annotation 10"])  # of the one before it
 
 
 def test_first_duplicate_compares_exactly() -> None:

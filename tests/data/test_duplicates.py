@@ -77,7 +77,7 @@ def test_leak_problems_finds_a_picture_in_two_image_sets(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("lists", "leaks"),
     [
-        ({"train": "a", "val": "b", "trainval": "ab", "test": "c"}, ""),  # VOC's own
+        ({"train": "a", "val": "b", "trainval": "ab", "test": "c"}, ""),  # VOC's sets
         ({"train": "ab", "val": "c", "trainval": "abc"}, ""),  # val is tested, not trained on
         ({"trainval": "abc", "test": "c"}, "c"),
         ({"train": "ab", "val": "bc"}, "b"),
@@ -149,7 +149,7 @@ def test_check_command_compares_pictures_when_it_decodes(tmp_path: Path, mini: A
     shutil.copy(pictures / "train" / "b.png", pictures / "val" / "d.png")
     shutil.copy(pictures / "train" / "a.png", pictures / "train" / "e.png")
     (pictures / "val" / "f.png").write_bytes(b"no picture")
-    (pictures / "train" / "f.png").write_bytes(b"no picture")  # told as such
+    (pictures / "train" / "f.png").write_bytes(b"no picture")  # reported as unreadable
     words = ["check", home, "--no-sheet"]
     text = (home / "data.yaml").read_text()
     for val in ("images", "images/val"):

@@ -57,7 +57,7 @@ def test_locate_pictures_follows_names_with_dots(tmp_path: Path) -> None:
     # from a file that lies in the data folder itself they leave it
     _, problems = read_with_problems(write(tmp_path / "b.json", content))
     assert [p.kind for p in problems] == ["path-outside"] * 3
-    # as they do with a folder of their own, and where they go up further
+    # as they do with --root, and where they go up further
     assert len(read_with_problems(file, root=tmp_path / "images")[1]) == 3
     content["images"][0]["file_name"] = "../images/../../a.png"
     assert [p.record for p in read_with_problems(write(file, content))[1]] == ["image 10"]

@@ -117,13 +117,13 @@ def test_choose_shots_reports_classes_that_the_data_lacks() -> None:
 
 @pytest.mark.slow
 def test_choose_shots_gives_k_boxes_on_the_real_voc(devkit: Path) -> None:
-    """30 seeds x 5 K x 20 classes; the four lists that repeat an image are told."""
+    """30 seeds x 5 K x 20 classes; four lists repeat an image, with a note."""
     data = read(devkit, subset="trainval")
     labels = SPLITS["voc-split1"]
     assert len(data) == 16_551
     assert len(base_set(data, labels)) == 14_631
     assert hidden_boxes(data, labels)["bird"] == (1820, 218)
-    told = []
+    noted = []
     for seed in range(30):
         lists = voc_lists(seed)
         for shots in (1, 2, 3, 5, 10):
@@ -131,7 +131,7 @@ def test_choose_shots_gives_k_boxes_on_the_real_voc(devkit: Path) -> None:
             assert all(len(set(boxes)) == shots for boxes in result.chosen.values())
             sample = balanced_set(data, result)
             assert set(Counter(sample.boxes.label.tolist()).values()) == {shots}
-            told += [(seed, shots, note.split(":")[0]) for note in result.notes]
-    assert told == [(3, 10, "sofa"), (13, 10, "train"), (21, 5, "train"), (24, 10, "train")]
+            noted += [(seed, shots, note.split(":")[0]) for note in result.notes]
+    assert noted == [(3, 10, "sofa"), (13, 10, "train"), (21, 5, "train"), (24, 10, "train")]
     first = balanced_set(data, choose_shots(data, labels, voc_lists(0), 1, 0))
     assert sample_digest(first).startswith("9f982867d4a67bb2")

@@ -58,13 +58,13 @@ def test_read_selects_an_image_set(tmp_path: Path) -> None:
 
 
 def test_read_coco_folders_of_other_tools(tmp_path: Path) -> None:
-    """COCO's own layout, and one file a folder with ids that start anew in each."""
-    own = tmp_path / "own"
-    tiny.write_pictures(own / "train2017")
-    (own / "annotations").mkdir()
-    (own / "annotations" / "instances_train2017.json").write_text(json.dumps(tiny.coco()))
-    (own / "annotations" / "captions_train2017.json").write_text("{}")
-    data = read(own)
+    """COCO's layout, and one file per folder with ids that start from 10 in each."""
+    folder = tmp_path / "coco"
+    tiny.write_pictures(folder / "train2017")
+    (folder / "annotations").mkdir()
+    (folder / "annotations" / "instances_train2017.json").write_text(json.dumps(tiny.coco()))
+    (folder / "annotations" / "captions_train2017.json").write_text("{}")
+    data = read(folder)
     assert data.files[0] == "train2017/a.png"
     assert tiny.boxes_of(data) == tiny.EXPECTED
 

@@ -116,13 +116,13 @@ def sound_coco(text: bytes) -> set[tuple[str, str, tuple[float, ...]]] | None:
         return None
 
 
-def told_or_read(path: Path) -> set[tuple[str, str, tuple[float, ...]]] | None:
-    """What was read, or None if something was told; nothing else may happen."""
+def read_if_sound(path: Path) -> set[tuple[str, str, tuple[float, ...]]] | None:
+    """What was read, or None if there are problems; any other exception fails."""
     try:
         data, problems = read_with_problems(path)
     except UserError as error:
         if not (error.what and error.fix):
-            raise AssertionError("an error without words") from error
+            raise AssertionError("an error without message or fix") from error
         return None
     problems += box_problems(data)
     for problem in problems:
@@ -140,7 +140,7 @@ def told_or_read(path: Path) -> set[tuple[str, str, tuple[float, ...]]] | None:
 def test_coco(tmp_path_factory: pytest.TempPathFactory, text: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "damaged.json"
     path.write_bytes(text)
-    found = told_or_read(path)
+    found = read_if_sound(path)
     if found is not None:
         assert found == sound_coco(text)
 
@@ -172,7 +172,7 @@ def test_voc(tmp_path_factory: pytest.TempPathFactory, text: bytes) -> None:
     home = tmp_path_factory.getbasetemp() / "damaged-voc"
     (home / "Annotations").mkdir(parents=True, exist_ok=True)
     (home / "Annotations" / "a.xml").write_bytes(text)
-    found = told_or_read(home)
+    found = read_if_sound(home)
     if found is not None:
         assert b"<!DOCTYPE" not in text
         tree = ET.fromstring(text)
@@ -222,7 +222,7 @@ def test_yolo(tmp_path_factory: pytest.TempPathFactory, text: bytes) -> None:
     if not home.exists():
         tiny.write_yolo(home)
     (home / "labels" / "train" / "a.txt").write_bytes(text)
-    found = told_or_read(home)
+    found = read_if_sound(home)
     if found is not None:
         words = text.decode("utf-8-sig")
         assert words.isascii()
@@ -248,7 +248,7 @@ def test_data_yaml(tmp_path_factory: pytest.TempPathFactory, text: bytes) -> Non
     home = tmp_path_factory.getbasetemp() / "damaged-yaml"
     home.mkdir(exist_ok=True)
     (home / "data.yaml").write_bytes(text)
-    assert told_or_read(home) is None
+    assert read_if_sound(home) is None
 
 
 @pytest.mark.slow
@@ -264,4 +264,4 @@ def test_a_repaired_copy_is_sound(tmp_path_factory: pytest.TempPathFactory, text
     good = repair(data, picture_problems(data, decode=True)[1])
     if len(good.data):
         write_repaired(out, good.data, good.labels(LabelMap(data.classes[1:], data.classes[:1])))
-        assert told_or_read(out) == tiny.boxes_of(good.data)
+        assert read_if_sound(out) == tiny.boxes_of(good.data)

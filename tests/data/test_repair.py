@@ -101,7 +101,7 @@ def test_changes_lists_what_was_done_by_kind(tmp_path: Path, mini) -> None:
         "1 x box-no-area: left out",
         "1 x picture-unreadable: image left out, with its boxes",
         '"Bird" renamed to "bird"',
-        # image 10 declares no size: its boxes were not told, but clipped all the same
+        # image 10 declares no size: no problem was reported, but its boxes were clipped
         "2 more boxes clipped to the picture's edge",
         "not copied: info",
         "not copied: licenses",

@@ -9,7 +9,7 @@ import pytest
 from helpers import tiny
 from mini_fsod.data.dataset import Boxes, Dataset
 from mini_fsod.data.read import read
-from mini_fsod.data.shots import balanced_set, draw_shots, elsewhere, sample_digest, tiny_shots
+from mini_fsod.data.shots import balanced_set, draw_shots, other_boxes, sample_digest, tiny_shots
 from mini_fsod.errors import UserError
 from mini_fsod.labels import LabelMap, split_by_novel
 
@@ -91,16 +91,16 @@ def test_balanced_set_has_each_image_once(tmp_path: Path) -> None:
     assert len(sample.boxes) == 2
 
 
-def test_elsewhere_counts_boxes_of_other_image_sets(tmp_path: Path) -> None:
+def test_other_boxes_counts_boxes_of_other_image_sets(tmp_path: Path) -> None:
     """VOC's train and val are parts of trainval."""
     lists = tiny.write_voc(tmp_path) / "VOC2007" / "ImageSets" / "Main"
     (lists / "train.txt").write_text("a\n")
     (lists / "val.txt").write_text("b\n")
     data = read(tmp_path)
-    assert elsewhere(data, data.subset("trainval"), "bird") == {}
-    assert elsewhere(data, data.subset("trainval"), "bus") == {"test": 1}
-    assert elsewhere(data, data.subset("trainval"), "car") == {}  # a difficult one
-    assert elsewhere(data, data.subset("train"), "bird") == {"val": 1, "trainval": 1}
+    assert other_boxes(data, data.subset("trainval"), "bird") == {}
+    assert other_boxes(data, data.subset("trainval"), "bus") == {"test": 1}
+    assert other_boxes(data, data.subset("trainval"), "car") == {}  # a difficult one
+    assert other_boxes(data, data.subset("train"), "bird") == {"val": 1, "trainval": 1}
 
 
 GOLDEN = ["115be1365f8abcf5", "ba7463b272f9f528"]
@@ -125,7 +125,7 @@ def shots_of(
 
 
 @pytest.mark.parametrize(
-    ("sides", "told"),
+    ("sides", "warning"),
     [
         ([], None),
         ([(32, 32)], None),  # doubled, just 64
@@ -136,21 +136,23 @@ def shots_of(
     ],
 )
 def test_tiny_shots_warns_if_half_of_them_are_tiny(
-    sides: list[tuple[float, float]], told: str | None
+    sides: list[tuple[float, float]], warning: str | None
 ) -> None:
     lines = tiny_shots(shots_of(sides), ("bird", "car"), short=800, long=1333, least=64)
-    assert len(lines) == (told is not None)
-    assert told is None or (lines[0].startswith(told) and "(in the picture: 0.jpg " in lines[0])
+    assert len(lines) == (warning is not None)
+    assert warning is None or (
+        lines[0].startswith(warning) and "(in the picture: 0.jpg " in lines[0]
+    )
 
 
 def test_tiny_shots_measures_at_the_test_scale() -> None:
-    told = [
+    warnings = [
         tiny_shots(shots_of([(40, 40)], [size]), ("bird",), short=800, long=1000, least=64)
         for size in ((500, 400), (1000, 400), (0, 0))
     ]
     # doubled; as it is, for the long side may not grow; nobody knows
-    assert [len(lines) for lines in told] == [0, 1, 0]
-    assert "0.jpg 40 x 40)" in told[1][0]
+    assert [len(lines) for lines in warnings] == [0, 1, 0]
+    assert "0.jpg 40 x 40)" in warnings[1][0]
 
 
 def test_tiny_shots_ignores_invalid_boxes() -> None:

@@ -105,8 +105,8 @@ def test_default_training_set_leaves_out_test_images(
 ) -> None:
     found, data = default_training_set(read(voc_lists(tmp_path / "voc", **lists)))
     assert (found, [Path(file).stem for file in data.files]) == (name, list(stems))
-    own = run_data(tmp_path / "voc", data__novel=["bus"]).train
-    assert own.files == data.files
+    alone = run_data(tmp_path / "voc", data__novel=["bus"]).train
+    assert alone.files == data.files
 
 
 def test_default_training_set_takes_sets_of_any_name(tmp_path: Path) -> None:
@@ -147,10 +147,10 @@ def test_is_target_excludes_boxes_outside_the_picture(tmp_path: Path) -> None:
     ]
 
     def move(content: Any) -> None:
-        own = [a for a in content["annotations"] if a["category_id"] < 3]
-        for annotation, box in zip(own, boxes, strict=False):
+        first = [a for a in content["annotations"] if a["category_id"] < 3]
+        for annotation, box in zip(first, boxes, strict=False):
             annotation.update(bbox=box, image_id=1)
-        content["annotations"] = own[: len(boxes)]
+        content["annotations"] = first[: len(boxes)]
 
     rewrite(path, move)
     found = read(path)

@@ -1,4 +1,4 @@
-"""VOC folders beyond the devkit's own habits."""
+"""VOC folders that differ from the devkit."""
 
 from __future__ import annotations
 
@@ -77,14 +77,6 @@ def test_read_voc_finds_xml_beside_pictures(tmp_path: Path) -> None:
     assert tiny.boxes_of(read(tmp_path)) == tiny.EXPECTED
 
 
-def listed(tmp_path: Path, line: str, stem: str) -> None:
-    home = tiny.write_voc(tmp_path / "voc") / "VOC2007"
-    for folder, suffix in (("Annotations", "xml"), ("JPEGImages", "png")):
-        (home / folder / f"c.{suffix}").rename(home / folder / f"{stem}.{suffix}")
-    (home / "ImageSets" / "Main" / "test.txt").write_text(f"{line}\n\n")
-    assert read(tmp_path / "voc", subset="test").ids == (stem,)
-
-
 @pytest.mark.parametrize(
     ("line", "stem"),
     [
@@ -97,7 +89,11 @@ def listed(tmp_path: Path, line: str, stem: str) -> None:
     ],
 )
 def test_read_voc_takes_a_line_of_a_list_as_an_id(tmp_path: Path, line: str, stem: str) -> None:
-    listed(tmp_path, line, stem)
+    home = tiny.write_voc(tmp_path / "voc") / "VOC2007"
+    for folder, suffix in (("Annotations", "xml"), ("JPEGImages", "png")):
+        (home / folder / f"c.{suffix}").rename(home / folder / f"{stem}.{suffix}")
+    (home / "ImageSets" / "Main" / "test.txt").write_text(f"{line}\n\n")
+    assert read(tmp_path / "voc", subset="test").ids == (stem,)
 
 
 def test_read_voc_prefixes_ids_that_years_share(tmp_path: Path) -> None:

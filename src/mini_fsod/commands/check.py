@@ -202,7 +202,7 @@ def _write_repaired_copy(
 
 
 def _show_verdict(name: str, problems: list[Problem], suggest_fix: bool) -> None:
-    from mini_fsod.data.repair import UNREPAIRED
+    from mini_fsod.data.problems import UNREPAIRED
 
     found = f"[bold red]{console.count(len(problems), 'problem')}[/]"
     verdict = found if problems else "[bold green]No problems[/]"

@@ -9,19 +9,12 @@ import numpy as np
 
 from mini_fsod.data.dataset import Bools, Boxes, Dataset, Ints
 from mini_fsod.data.pictures import PictureError, drawn_size, picture_sizes
+from mini_fsod.data.problems import Report
 from mini_fsod.data.text import shown
 from mini_fsod.errors import Problem
 
 # In pixels. Formats round coordinates: YOLO writes shares, COCO two decimals
 ROUNDING = 0.5
-
-PICTURE_FIXES = {
-    "picture-missing": "put the picture there, or remove the image",
-    "picture-truncated": "download the picture again, or remove the image",
-    "picture-unreadable": "save the picture again, or remove the image",
-    "picture-too-large": "make the picture smaller",
-    "picture-format": "save the picture as JPEG or PNG, with that suffix",
-}
 
 
 def box_kinds(data: Dataset) -> dict[str, Bools]:
@@ -47,31 +40,26 @@ def box_kinds(data: Dataset) -> dict[str, Bools]:
     return kinds
 
 
+def _described(data: Dataset, b: int) -> str:
+    x, y, w, h = data.boxes.xywh[b].tolist()
+    return f"the box x {x:g} y {y:g} w {w:g} h {h:g}"
+
+
 def box_problems(data: Dataset) -> list[Problem]:
     """Boxes that are NaN or infinite, negative, without area, or partly outside the picture."""
-    boxes = data.boxes
-    if len(boxes) == 0:
-        return []
-    size = data.sizes[boxes.image]
-    fixes = {
-        "box-nan": "correct the box or remove it",
-        "box-negative": "put the right edge right of the left one, the bottom below the top",
-        "box-no-area": "remove the box",
-        "box-outside": "clip the box to the picture",
-    }
-    problems = []
+    report = Report()
     for kind, bad in box_kinds(data).items():
         for b in np.flatnonzero(bad).tolist():
-            x, y, w, h = (f"{v:g}" for v in boxes.xywh[b].tolist())
+            width, height = data.sizes[data.boxes.image[b]].tolist()
             what = {
                 "box-nan": "has a value that is NaN or infinite",
                 "box-negative": "has a negative width or height",
                 "box-no-area": "has no area",
-                "box-outside": f"is partly outside the picture of {size[b, 0]} x {size[b, 1]}",
+                "box-outside": f"is partly outside the picture of {width} x {height}",
             }[kind]
-            what = f"the box x {x} y {y} w {w} h {h} {what}"
-            problems.append(Problem(kind, *data.where(b), what, fixes[kind]))
-    return problems
+            file, record = data.where(b)
+            report(kind, record, f"{_described(data, b)} {what}", file=file)
+    return report.problems
 
 
 def first_duplicate(boxes: Boxes) -> Ints:
@@ -92,9 +80,7 @@ def first_duplicate(boxes: Boxes) -> Ints:
 def duplicate_of(data: Dataset) -> Ints:
     """(B,) the earlier box that each box duplicates; -1 for none, and for boxes with problems."""
     first = first_duplicate(data.boxes)
-    bad = first == np.arange(len(first))
-    for other in box_kinds(data).values():
-        bad |= other
+    bad = np.any([first == np.arange(len(first)), *box_kinds(data).values()], axis=0)
     return np.where(bad, -1, first)
 
 
@@ -103,13 +89,13 @@ def duplicate_problems(data: Dataset) -> list[Problem]:
 
     Not part of `box_problems`: such data can still be read.
     """
+    report = Report()
     first = duplicate_of(data)
-    problems = []
     for b in np.flatnonzero(first >= 0).tolist():
-        x, y, w, h = (f"{v:g}" for v in data.boxes.xywh[b].tolist())
-        what = f"the box x {x} y {y} w {w} h {h} duplicates {data.where(int(first[b]))[1]}"
-        problems.append(Problem("box-duplicate", *data.where(b), what, "remove one of them"))
-    return problems
+        file, record = data.where(b)
+        what = f"{_described(data, b)} duplicates {data.where(int(first[b]))[1]}"
+        report("box-duplicate", record, what, file=file)
+    return report.problems
 
 
 def first_of_picture(data: Dataset) -> Ints:
@@ -126,44 +112,43 @@ def first_of_picture(data: Dataset) -> Ints:
 
 def file_problems(data: Dataset) -> list[Problem]:
     """Pictures under several ids: objects of one image are background in the other."""
-    first = first_of_picture(data)
-    problems = []
-    for i in np.flatnonzero(first != np.arange(len(first))).tolist():
-        record = f"image {data.ids[i]}: {data.files[i][:200]}"
-        what = f"image {data.ids[int(first[i])]} has the same picture"
-        fix = "give the picture one id, with all its boxes"
-        problems.append(Problem("picture-duplicate", data.sources[i], record, what, fix))
-    return problems
+    report = Report()
+    for i, first in enumerate(first_of_picture(data).tolist()):
+        if first != i:
+            file, record = data.where_image(i)
+            what = f"image {data.ids[first]} has the same picture"
+            report("picture-duplicate", record, what, file=file)
+    return report.problems
 
 
-def folded_name(name: str) -> str:
-    """A class name without case, spaces, hyphens and underscores."""
-    return re.sub(r"[\s_\-]+", "", name).casefold()
+def spellings(data: Dataset) -> list[list[int]]:
+    """Classes grouped by their names without case, spaces, hyphens and underscores."""
+    groups: dict[str, list[int]] = {}
+    for c, name in enumerate(data.classes):
+        groups.setdefault(re.sub(r"[\s_\-]+", "", name).casefold(), []).append(c)
+    return list(groups.values())
 
 
 def class_problems(data: Dataset) -> list[Problem]:
     """Classes whose names differ in case or hyphens only. The readers report equal names."""
-    groups: dict[str, list[int]] = {}
-    for c, name in enumerate(data.classes):
-        groups.setdefault(folded_name(name), []).append(c)
-    source = data.sources[0] if data.kind == "coco" and len(data) else data.root.name
-    problems = []
-    for group in groups.values():
+    report = Report(data.sources[0] if data.kind == "coco" and len(data) else data.root.name)
+    for group in spellings(data):
         if len({data.classes[c] for c in group}) > 1:
             names = " and ".join(shown(data.classes[c]) for c in group[:9])
             numbers = ", ".join(str(data.category_ids[c]) for c in group[:9])
             what = f"{names} (numbers {numbers}) look like one class in several spellings"
-            problems.append(Problem("class-duplicate", source, "categories", what, "use one name"))
-    return problems
+            report("class-duplicate", "categories", what)
+    return report.problems
 
 
 def empty_problems(data: Dataset, source: str) -> list[Problem]:
     """No images, or annotations without boxes. A plain folder may have no boxes."""
+    report = Report(source)
     if len(data) == 0:
-        return [Problem("empty", source, "", "no images", "add images")]
-    if len(data.boxes) == 0 and data.kind != "folder":
-        return [Problem("empty", source, "", "no boxes", "add annotations")]
-    return []
+        report("empty", "", "no images")
+    elif len(data.boxes) == 0 and data.kind != "folder":
+        report("empty", "", "no boxes")
+    return report.problems
 
 
 def picture_problems(
@@ -174,19 +159,17 @@ def picture_problems(
     Also returns the true size of each picture that could be opened. A picture that EXIF rotates may
     be declared as stored or as shown; it is read as declared.
     """
-    problems: list[Problem] = []
+    report = Report()
     sizes: dict[int, tuple[int, int]] = {}
     paths = [data.path(i) for i in range(len(data))]
     for i, found in enumerate(picture_sizes(paths, decode, progress)):
-        record = "" if data.kind == "folder" else f"image {data.ids[i]}: {data.files[i][:200]}"
+        file, record = data.where_image(i)
         if isinstance(found, PictureError):
-            fix = PICTURE_FIXES[found.kind]
-            problems.append(Problem(found.kind, data.sources[i], record, found.what, fix))
+            report(found.kind, record, found.what, file=file)
             continue
         declared = tuple(data.sizes[i].tolist())
         width, height = sizes[i] = drawn_size(*found, declared)
         if declared not in ((0, 0), sizes[i]):
             what = f"declared {declared[0]} x {declared[1]}, but the picture is {width} x {height}"
-            fix = "use the size of the picture; check its boxes too"
-            problems.append(Problem("size-wrong", data.sources[i], record, what, fix))
-    return problems, sizes
+            report("size-wrong", record, what, file=file)
+    return report.problems, sizes

@@ -1,4 +1,4 @@
-"""One in-memory data set for every format: names as tuples, boxes as arrays."""
+"""An annotated data set in memory, the same for every format: names as tuples, boxes as arrays."""
 
 from __future__ import annotations
 
@@ -57,11 +57,7 @@ class Boxes:
 
     def joined(self, others: Boxes) -> Boxes:
         """These boxes and others of the same images; within an image, the others come last."""
-        columns = {
-            name: np.concatenate([getattr(self, name), getattr(others, name)])
-            for name in self.__slots__
-        }
-        both = Boxes(**columns)
+        both = concatenated([self, others])
         return both.take(np.argsort(both.image, kind="stable"))
 
     @property
@@ -77,24 +73,26 @@ class Boxes:
         images = np.asarray(image, dtype=np.int64)
         n = len(images)
         box = np.asarray(xywh, dtype=np.float64).reshape(n, 4)
-        order = np.argsort(images, kind="stable")
         with np.errstate(over="ignore", invalid="ignore"):
-            area = columns.get("area", box[:, 2] * box[:, 3])
-        record = columns.get("record")
-
-        def flag(name: str) -> Bools:
-            return np.asarray(columns.get(name, np.zeros(n)), dtype=np.bool_)
-
+            area = columns.pop("area", box[:, 2] * box[:, 3])
+        flags = {name: np.zeros(n, dtype=np.bool_) for name in ("crowd", "ignore", "difficult")}
+        flags |= {
+            name: np.asarray(columns[name], dtype=np.bool_) for name in flags if name in columns
+        }
         return cls(
             image=images,
             xywh=box,
             label=np.asarray(label, dtype=np.int64),
             area=np.asarray(area, dtype=np.float64),
-            record=np.arange(n) if record is None else np.asarray(record, dtype=np.int64),
-            crowd=flag("crowd"),
-            ignore=flag("ignore"),
-            difficult=flag("difficult"),
-        ).take(order)
+            record=np.asarray(columns.get("record", np.arange(n)), dtype=np.int64),
+            **flags,
+        ).take(np.argsort(images, kind="stable"))
+
+
+def concatenated(parts: Sequence[Boxes]) -> Boxes:
+    """The boxes of all parts, one after the other; they must stay ordered by image."""
+    columns = {c: np.concatenate([getattr(p, c) for p in parts]) for c in Boxes.__slots__}
+    return Boxes(**columns)
 
 
 NO_BOXES = Boxes.of([], np.zeros((0, 4)), [])
@@ -189,3 +187,8 @@ class Dataset:
         """(file, record) of a box for messages, such as "annotation 17"."""
         noun = {"coco": "annotation", "voc": "object", "yolo": "line"}.get(self.kind, "box")
         return self.sources[int(self.boxes.image[box])], f"{noun} {int(self.boxes.record[box])}"
+
+    def where_image(self, i: int) -> tuple[str, str]:
+        """(file, record) of an image for messages."""
+        record = "" if self.kind == "folder" else f"image {self.ids[i]}: {self.files[i][:200]}"
+        return self.sources[i], record

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from mini_fsod.data.dataset import Bools, Dataset, Ints
+from mini_fsod.data.problems import Report
 from mini_fsod.data.subsets import shared_images, testing_part, training_part
 from mini_fsod.errors import Problem
 from mini_fsod.files import digest
@@ -58,15 +59,14 @@ def leak_problems(data: Dataset, groups: Sequence[Sequence[int]]) -> list[Proble
         if known is not None:
             pairs |= {i: known for i in group if tested[i] >= 0 and not trained[i]}
     part = training_part(data) or "the training images"
-    problems = []
+    report = Report()
     for i, known in sorted(pairs.items()):
-        file, other = data.files[i], data.files[known]
-        record = f"image {data.ids[i]}: {file[:200]}"
-        name = "" if file == other else f", as {other[:200]}"
+        file, record = data.where_image(i)
+        other = data.files[known]
+        name = "" if data.files[i] == other else f", as {other[:200]}"
         what = f"the picture is in {names[int(tested[i])]} and in {part}{name}"
-        fix = "remove the picture from one of the image sets"
-        problems.append(Problem("set-leak", data.sources[i], record, what, fix))
-    return problems
+        report("set-leak", record, what, file=file)
+    return report.problems
 
 
 def copy_notes(data: Dataset, groups: Sequence[Sequence[int]]) -> list[str]:

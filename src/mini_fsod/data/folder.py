@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from mini_fsod.data.dataset import NO_BOXES, Dataset
 from mini_fsod.data.layout import KNOWN
 from mini_fsod.data.pictures import is_picture, is_unread
+from mini_fsod.data.problems import Report
 from mini_fsod.data.text import is_text, shown
 from mini_fsod.errors import Problem
 
@@ -21,53 +22,46 @@ def pictures_below(
 ) -> list[str]:
     """Sorted paths of all pictures below a folder, relative to it.
 
-    `skip` gets the pictures of unsupported formats.
+    `skip` gets the pictures of unsupported formats, without those converted in the same folder.
     """
-    found = []
+    found: list[str] = []
+    problems = Report()
 
     def unreadable(error: OSError) -> None:
         path = Path(error.filename or folder)
         name = path.relative_to(folder).as_posix() if folder in path.parents else path.name
         what = f"the folder cannot be read ({error.strerror})"
-        report(Problem("folder-unreadable", name, "", what, "make it readable"))
+        problems("folder-unreadable", "", what, file=name)
 
     for parent, folders, files in os.walk(folder, onerror=unreadable):
         folders[:] = [f for f in folders if not f.startswith(".")]
-        prefix = Path(parent).relative_to(folder).as_posix()
-        for name in _unread_pictures(files):
-            skip(name if prefix == "." else f"{prefix}/{name}")
-        for name in files:
-            if not is_picture(name) or name.startswith("."):
-                continue
-            path = name if prefix == "." else f"{prefix}/{name}"
+        relative = PurePosixPath(Path(parent).relative_to(folder).as_posix())
+        names = [n for n in files if not n.startswith(".")]
+        pictures = [n for n in names if is_picture(n)]
+        stems = {PurePosixPath(n).stem for n in pictures}
+        for name in names:
+            if is_unread(name) and PurePosixPath(name).stem not in stems:
+                skip(str(relative / name))
+        for path in (str(relative / name) for name in pictures):
             if is_text(path):
                 found.append(path)
             else:
-                report(invalid_name(path))
+                report_invalid_name(problems, path)
+    for problem in problems.problems:
+        report(problem)
     return sorted(found)
 
 
-def _unread_pictures(names: Sequence[str]) -> list[str]:
-    """Pictures of unsupported formats, without those that were converted in the same folder."""
-    unread = [n for n in names if is_unread(n) and not n.startswith(".")]
-    converted = {PurePosixPath(n).stem for n in names if is_picture(n)} if unread else set()
-    return [n for n in unread if PurePosixPath(n).stem not in converted]
-
-
-def unread_formats(files: Iterable[str]) -> tuple[str, ...]:
+def unread_formats(files: Collection[str]) -> tuple[str, ...]:
     """A note, if there are pictures of unsupported formats."""
-    suffixes = Counter(PurePosixPath(f).suffix.lower() for f in files)
-    if not suffixes:
+    if not files:
         return ()
-    found = ", ".join(f"{n:,} x {suffix}" for suffix, n in sorted(suffixes.items()))
-    n = suffixes.total()
-    pictures = "1 picture has an" if n == 1 else f"{n:,} pictures have an"
-    return (f"{pictures} unsupported format: {found}; save as JPEG or PNG",)
+    pictures = "1 picture has an" if len(files) == 1 else f"{len(files):,} pictures have an"
+    return (f"{pictures} unsupported format: {_suffixes(files)}; save as JPEG or PNG",)
 
 
-def invalid_name(file: str) -> Problem:
-    what = "the file name is not valid Unicode"
-    return Problem("name-wrong", shown(file), "", what, "rename the file")
+def report_invalid_name(report: Report, file: str) -> None:
+    report("name-wrong", "", "the file name is not valid Unicode", file=shown(file))
 
 
 def unique_ids(files: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -106,16 +100,18 @@ def read_folder(root: Path) -> tuple[Dataset, list[Problem]]:
 
 def _unread_annotations(root: Path, stems: set[str]) -> tuple[str, ...]:
     """A note, if there are files that look like annotations of an unknown layout."""
-    counts: dict[str, int] = {}
+    likely: list[str] = []
     for _, folders, files in os.walk(root):
         folders[:] = [f for f in folders if not f.startswith(".")]
         for name in map(PurePosixPath, files):
             suffix = name.suffix.lower()
-            likely = suffix in (".xml", ".json", ".yaml", ".yml")
-            likely |= suffix == ".txt" and name.stem in stems
-            if likely and not name.name.startswith("."):
-                counts[suffix] = counts.get(suffix, 0) + 1
-    if not counts:
-        return ()
-    found = ", ".join(f"{n:,} x {suffix}" for suffix, n in sorted(counts.items()))
-    return (f"not read as annotations: {found}; {KNOWN}",)
+            known = suffix in (".xml", ".json", ".yaml", ".yml")
+            if (known or (suffix == ".txt" and name.stem in stems)) and name.name[0] != ".":
+                likely.append(name.name)
+    return (f"not read as annotations: {_suffixes(likely)}; {KNOWN}",) if likely else ()
+
+
+def _suffixes(files: Iterable[str]) -> str:
+    """Files counted by suffix: 2 x .json, 1 x .xml."""
+    counts = Counter(PurePosixPath(f).suffix.lower() for f in files)
+    return ", ".join(f"{n:,} x {suffix}" for suffix, n in sorted(counts.items()))

@@ -20,11 +20,10 @@ CHUNK = 1 << 22  # bytes read at a time
 RECORD_LIMIT = 1 << 23  # characters of one record; real masks are far smaller
 SEARCHED = 1 << 26  # bytes in which to find the keys of a COCO file
 MOST_NON_OBJECTS = 1_000_000  # elements of one list that are not objects
-SPACE = " \t\n\r"
-DELIMITERS = set(SPACE + ",:]}")
+DELIMITERS = set(" \t\n\r,:]}")
+ENDS = "the file ends here, incomplete"
 
 _not_space = re.compile(r"[^ \t\n\r]")
-
 _scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
@@ -51,74 +50,47 @@ def first_keys(path: Path, wanted: set[str], enough: int) -> set[str]:
 
     A JsonError if they are not in the first SEARCHED bytes.
     """
-    seen: set[str] = set()
+    keys: set[str] = set()
     with open_regular(path) as source:
         for key, _, _ in _records(source):
-            if key not in seen:
-                seen.add(key)
-                if len(seen & wanted) >= enough:
-                    break
+            keys.add(key)
+            if len(keys & wanted) >= enough:
+                break
             if source.tell() > SEARCHED:
                 raise JsonError(key, "too large to find its keys")
-    return seen
+    return keys
 
 
 def _records(source: BinaryIO) -> Iterator[tuple[str, int, Any]]:
     text = _Text(source)
     if text.next() != "{":
         raise JsonError("", "not a JSON object, which starts with {")
-    text.skip()
-    if text.next() == "}":
-        text.skip()
-    else:
-        yield from _members(text)
-    if text.next():
-        raise JsonError("", "more text after the end of the JSON object")
-
-
-def _members(text: _Text) -> Iterator[tuple[str, int, Any]]:
-    seen = set()
-    while True:
+    keys: set[str] = set()
+    key = ""
+    while text.has_item(len(keys), "}", key):
         key = text.value("the next key")
         if not isinstance(key, str):
             raise JsonError("", "a key of the object is not a string")
-        if key in seen:
+        if key in keys:
             raise JsonError(key, f'the key "{key}" appears twice')
-        seen.add(key)
+        keys.add(key)
         text.expect(":", key)
-        if text.next() == "[":
-            text.skip()
-            if text.next() == "]":
-                text.skip()
-                yield key, -1, []
-            else:
-                for index, value in enumerate(_elements(text, key)):
-                    yield key, index, value
-        else:
+        if text.next() != "[":
             yield key, -1, text.value(key)
-        if text.next() == "}":
-            text.skip()
-            return
-        text.expect(",", key)
-
-
-def _elements(text: _Text, key: str) -> Iterator[Any]:
-    index = non_objects = 0
-    while True:
-        value = text.value(f"{key}[{index}]")
-        if type(value) is not dict:
-            non_objects += 1
+            continue
+        index = non_objects = 0
+        while text.has_item(index, "]", f"{key}[{index - 1}]"):
+            record = f"{key}[{index}]"
+            value = text.value(record)
+            non_objects += type(value) is not dict
             if non_objects > MOST_NON_OBJECTS:
-                raise JsonError(f"{key}[{index}]", "too many elements that are not objects")
-        yield value
-        mark = text.next()
-        if mark == "]":
-            text.skip()
-            return
-        if mark != ",":
-            text.expect(",", f"{key}[{index}]")
-        text.skip()
-        index += 1
+                raise JsonError(record, "too many elements that are not objects")
+            yield key, index, value
+            index += 1
+        if not index:
+            yield key, -1, []
+    if text.next():
+        raise JsonError("", "more text after the end of the JSON object")
 
 
 class _Text:
@@ -144,32 +116,34 @@ class _Text:
 
     def next(self) -> str:
         """The next character that is not white space; "" at the end of the file."""
-        mark = self.text[self.at : self.at + 1]
-        if mark == " ":  # common case
-            self.at += 1
-            mark = self.text[self.at : self.at + 1]
-        if mark not in SPACE:  # "" is in SPACE
-            return mark
-        while True:
-            found = _not_space.search(self.text, self.at)
-            if found:
-                self.at = found.start()
-                return found[0]
+        while not (found := _not_space.search(self.text, self.at)):
             self.at = len(self.text)
             if self.ended:
                 return ""
             self.grow()
+        self.at = found.start()
+        return found[0]
 
-    def skip(self) -> None:
-        self.at += 1
+    def has_item(self, count: int, end: str, record: str) -> bool:
+        """Whether a list or object has another item after `count`; moves to it, or past the end.
+
+        `record` is the item before it.
+        """
+        if count == 0:
+            self.at += 1  # the opening bracket
+        if self.next() == end:
+            self.at += 1
+            return False
+        if count:
+            self.expect(",", record)
+        return True
 
     def expect(self, mark: str, record: str) -> None:
         found = self.next()
         if found != mark:
-            raise JsonError(
-                record, f"expected {mark!r} after it, found {found!r}" if found else ENDS
-            )
-        self.skip()
+            what = f"expected {mark!r} after it, found {found!r}" if found else ENDS
+            raise JsonError(record, what)
+        self.at += 1
 
     def value(self, record: str) -> Any:
         if not self.next():
@@ -191,10 +165,6 @@ class _Text:
             if self.ended:
                 raise JsonError(record, reason)
             if len(self.text) - self.at > RECORD_LIMIT:
-                raise JsonError(
-                    record, f"a value is longer than {RECORD_LIMIT >> 20} MB ({reason})"
-                )
+                what = f"a value is longer than {RECORD_LIMIT >> 20} MB ({reason})"
+                raise JsonError(record, what)
             self.grow(record)
-
-
-ENDS = "the file ends here, incomplete"

@@ -73,13 +73,9 @@ def coco_files(folder: Path) -> tuple[dict[str, Path], list[str]]:
     found = []
     for parent in (*(p for p in places if is_folder(p)), folder):
         found += [parent / n for n in listing(parent) if n.lower().endswith(".json")]
-    heads = {p: _head(p) for p in found if not p.name.startswith(NOT_BOXES)}
-    # a JSON list holds detections, not annotations; broken files stay, and become problems
-    found = [p for p, head in heads.items() if not head.startswith(b"[")]
-    found = [p for p in found if f'"made_by": "{SAMPLE}"'.encode() not in heads[p]]
-    kinds = {p: _kind(p) for p in found}
-    foreign = [p.relative_to(folder).as_posix() for p in found if kinds[p] == "foreign"]
-    found = [p for p in found if kinds[p] == "coco"]
+    kinds = {p: _kind(p) for p in found if not p.name.startswith(NOT_BOXES)}
+    foreign = [p.relative_to(folder).as_posix() for p, kind in kinds.items() if kind == "foreign"]
+    found = [p for p, kind in kinds.items() if kind == "coco"]
     found = [p for p in found if p.name.startswith("instances_")] or found
     files: dict[str, Path] = {}
     for p in found:
@@ -89,7 +85,12 @@ def coco_files(folder: Path) -> tuple[dict[str, Path], list[str]]:
 
 
 def _kind(path: Path) -> str:
-    """ "coco", "ours" or "foreign", by the keys; "coco" if the file is broken."""
+    """ "coco", "ours" or "foreign", by the keys; "coco" if the file is broken.
+
+    A JSON list holds detections, not annotations.
+    """
+    if is_sample(path) or _head(path).startswith(b"["):
+        return "ours"
     if path.name.startswith("instances_"):
         return "coco"
     try:

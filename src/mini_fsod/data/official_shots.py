@@ -1,8 +1,7 @@
 """Published few-shot lists of images, turned into exactly K boxes per class.
 
-The lists name images, not boxes: some images are repeated, and many have more
-or fewer than K boxes. Tools that resolve this differently get different results.
-Here, the rules are in `choose_shots`.
+The lists name images, not boxes: some images are repeated, and many have more or fewer than K
+boxes. Tools that resolve this differently get different results.
 """
 
 from __future__ import annotations
@@ -15,10 +14,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import numpy as np
-
 from mini_fsod.data.dataset import Dataset, ImageId
 from mini_fsod.data.shots import ChosenShots, id_order
+from mini_fsod.data.subsets import is_of
 from mini_fsod.data.text import read_text
 from mini_fsod.errors import UserError
 from mini_fsod.labels import LabelMap
@@ -92,10 +90,7 @@ def choose_shots(
     """
     if shots not in lists:
         known = ", ".join(map(str, sorted(lists)))
-        raise UserError(
-            f"There are no official lists for K = {shots}.",
-            f"Use one of {known}.",
-        )
+        raise UserError(f"There are no official lists for K = {shots}.", f"Use one of {known}.")
     unlisted = [name for name in labels.classes if name not in lists[shots]]
     if unlisted:
         raise UserError(
@@ -106,9 +101,9 @@ def choose_shots(
     listed = {id_ for name in labels.classes for id_ in lists[shots][name]}
     missing = sorted(str(id_) for id_ in listed if id_ not in index)
     if missing:
+        more = f" ... ({len(missing)} in total)" if len(missing) > 5 else ""
         raise UserError(
-            f"Images in the lists are not in the data: {', '.join(missing[:5])}"
-            f"{f' ... ({len(missing)} in total)' if len(missing) > 5 else ''}.",
+            f"Images in the lists are not in the data: {', '.join(missing[:5])}{more}.",
             "Use the whole training set (VOC: 2007 and 2012 trainval; COCO: 2014 train and val).",
         )
     notes: list[str] = []
@@ -117,10 +112,8 @@ def choose_shots(
     }
     short = [f'"{name}" has {len(boxes)}' for name, boxes in chosen.items() if len(boxes) < shots]
     if short:
-        raise UserError(
-            f"Too few boxes for {shots} shot{'s' * (shots != 1)}: {', '.join(short)}.",
-            "Ask for fewer shots, or use the whole training set.",
-        )
+        what = f"Too few boxes for {shots} shot{'s' * (shots != 1)}: {', '.join(short)}."
+        raise UserError(what, "Ask for fewer shots, or use the whole training set.")
     return ChosenShots(chosen, tuple(notes))
 
 
@@ -135,9 +128,7 @@ def _class_boxes(
 ) -> list[int]:
     """K boxes of a class, or all if there are fewer; appends to `notes` where rule 4 is needed."""
     offsets = data.offsets
-    usable = data.boxes.sound & ~(data.boxes.crowd | data.boxes.ignore)
-    # a named split may have classes that this data lacks
-    usable &= data.boxes.label == (data.classes.index(name) if name in data.classes else -1)
+    usable = data.boxes.sound & ~(data.boxes.crowd | data.boxes.ignore) & is_of(data, (name,))
 
     def boxes_in(images: Iterable[ImageId], difficult: bool) -> list[int]:
         return [
@@ -148,25 +139,21 @@ def _class_boxes(
             if usable[b] and bool(data.boxes.difficult[b]) == difficult
         ]
 
-    # rule 1
-    found = boxes_in(lists[shots][name], difficult=False)
-    # rule 2
-    if len(found) > shots:
+    found = boxes_in(lists[shots][name], difficult=False)  # rule 1
+    if len(found) > shots:  # rule 2
         return Random(f"{seed}/{shots}/{name}").sample(found, shots)
-    # rule 3
-    found = (found + boxes_in(lists[shots][name], difficult=True))[:shots]
+    found = (found + boxes_in(lists[shots][name], difficult=True))[:shots]  # rule 3
     if len(found) == shots:
         return found
     # rule 4
     larger = [id_ for k in sorted(lists) if k > shots for id_ in lists[k].get(name, ())]
-    holders = {data.ids[int(i)] for i in np.unique(data.boxes.image[usable])}
-    spare = boxes_in([*larger, *sorted(holders, key=id_order)], difficult=False)
+    others = {data.ids[int(i)] for i in data.boxes.image[usable]}
+    spare = boxes_in([*larger, *sorted(others, key=id_order)], difficult=False)
     added = [b for b in spare if b not in found][: shots - len(found)]
-    if len(found) + len(added) < shots:
-        return found + added
-    sources = ", ".join(sorted({str(data.ids[int(data.boxes.image[b])]) for b in added}))
-    notes.append(
-        f"{name}: the official list for seed {seed}, K = {shots} repeats an image and has "
-        f"{len(found)} boxes; {len(added)} added from {sources}"
-    )
+    if len(found) + len(added) == shots:
+        sources = ", ".join(sorted({str(data.ids[int(data.boxes.image[b])]) for b in added}))
+        notes.append(
+            f"{name}: the official list for seed {seed}, K = {shots} repeats an image and has "
+            f"{len(found)} boxes; {len(added)} added from {sources}"
+        )
     return found + added

@@ -11,7 +11,7 @@ import numpy as np
 
 from mini_fsod.data.check import box_problems, empty_problems
 from mini_fsod.data.coco import not_coco, read_coco
-from mini_fsod.data.dataset import Boxes, Dataset, ImageId, Ints
+from mini_fsod.data.dataset import Dataset, ImageId, concatenated
 from mini_fsod.data.folder import read_folder
 from mini_fsod.data.layout import coco_files, data_folder, listing, locate_pictures, name_of
 from mini_fsod.data.pictures import is_picture
@@ -67,15 +67,13 @@ def _read_file(path: Path, root: Path | None) -> tuple[Dataset, list[Problem]]:
     suffix = path.suffix.lower()
     if is_file(path) and suffix in (".yaml", ".yml"):
         return read_yolo(path)
-    if is_file(path) and suffix == ".json":
-        if root is not None:
-            data, problems = read_coco(path, path.name)
-            return replace(data, root=root), problems
+    if not is_file(path) or suffix != ".json":
+        fix = "Give a COCO .json, a YOLO data.yaml, or a folder with pictures."
+        raise UserError(f"{path}: not a data set.", fix)
+    if root is None:
         return _read_located(path, path.name)
-    raise UserError(
-        f"{path}: not a data set.",
-        "Give a COCO .json, a YOLO data.yaml, or a folder with pictures.",
-    )
+    data, problems = read_coco(path, path.name)
+    return replace(data, root=root), problems
 
 
 def _read_located(path: Path, file: str) -> tuple[Dataset, list[Problem]]:
@@ -155,38 +153,32 @@ def _unite(root: Path, names: Sequence[str], parts: Sequence[Dataset]) -> Datase
     """Several COCO files as the image sets of one data set; classes are matched by name."""
     numbers = {n: k for d in parts for n, k in zip(d.classes, d.category_ids, strict=True)}
     order = sorted(numbers, key=lambda n: (numbers[n], n))
-    starts = np.cumsum([0, *(len(d) for d in parts)])
+    category_ids = [numbers[n] for n in order]
+    if len(set(category_ids)) < len(order):
+        category_ids = list(range(1, len(order) + 1))
     ids: tuple[ImageId, ...] = tuple(i for d in parts for i in d.ids)
     short_ids: tuple[ImageId, ...] = ()
     if len(set(ids)) < len(ids):
         # each file numbers its images from 1, so ids begin with the image set
         short_ids = ids
         ids = tuple(f"{n}/{i}" for n, d in zip(names, parts, strict=True) for i in d.ids)
-    distinct = len(set(numbers.values())) == len(numbers)
-    boxes = [_shifted(d, order, int(s)) for d, s in zip(parts, starts[:-1], strict=True)]
+    boxes, subsets, start = [], {}, 0
+    for name, part in zip(names, parts, strict=True):
+        label = np.array([order.index(n) for n in part.classes], dtype=np.int64)[part.boxes.label]
+        boxes.append(replace(part.boxes, image=part.boxes.image + start, label=label))
+        subsets[name] = np.arange(start, start + len(part), dtype=np.int64)
+        start += len(part)
     return replace(
         parts[0],
         root=root,
         classes=tuple(order),
-        category_ids=tuple(numbers[n] for n in order)
-        if distinct
-        else tuple(range(1, len(order) + 1)),
+        category_ids=tuple(category_ids),
         ids=ids,
         short_ids=short_ids,
         files=tuple(f for d in parts for f in d.files),
         sizes=np.concatenate([d.sizes for d in parts]),
-        boxes=Boxes(**{c: np.concatenate([getattr(b, c) for b in boxes]) for c in Boxes.__slots__}),
+        boxes=concatenated(boxes),
         sources=tuple(s for d in parts for s in d.sources),
         unread=tuple(dict.fromkeys(u for d in parts for u in d.unread)),
-        subsets={n: _span(a, b) for n, a, b in zip(names, starts[:-1], starts[1:], strict=True)},
+        subsets=subsets,
     )
-
-
-def _span(start: int, stop: int) -> Ints:
-    return np.arange(start, stop, dtype=np.int64)
-
-
-def _shifted(part: Dataset, order: Sequence[str], start: int) -> Boxes:
-    new_label = np.array([order.index(n) for n in part.classes], dtype=np.int64)
-    label = new_label[part.boxes.label] if len(new_label) else part.boxes.label
-    return replace(part.boxes, image=part.boxes.image + start, label=label)

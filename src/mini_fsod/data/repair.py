@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,49 +15,15 @@ from mini_fsod.data.check import (
     duplicate_of,
     first_duplicate,
     first_of_picture,
-    folded_name,
+    spellings,
 )
 from mini_fsod.data.dataset import Bools, Dataset
+from mini_fsod.data.problems import outcome
 from mini_fsod.data.text import shown
 from mini_fsod.data.write import write_coco
 from mini_fsod.errors import Problem, UserError
 from mini_fsod.files import is_folder, mode, real
 from mini_fsod.labels import LabelMap
-
-# what the copy does about each kind of problem; records of other kinds are left out
-OUTCOMES = {
-    "area-wrong": "area of the box used",
-    "base-empty": "cannot be repaired",
-    "box-duplicate": "kept once",
-    "class-duplicate": "merged under the name with the most boxes",
-    "empty": "cannot be repaired",
-    "id-duplicate annotation": "renumbered",
-    "id-duplicate category": "boxes of that category left out: their class is ambiguous",
-    "id-duplicate image": "images of that id left out, with their boxes",
-    "json-broken": "everything after that could not be read",
-    "not-coco": "not read",
-    "novel-empty": "cannot be repaired",
-    "novel-unknown": "not repaired: name classes of the data",
-    "path-outside filename": "searched by the name of the XML file",
-    "picture-duplicate": "merged under the first id, with the boxes of all",
-    "record-duplicate": "kept once",
-    "set-leak": "not repaired: decide which image set the picture belongs to",
-    "size-missing": "size of the picture used, where it could be read",
-    "size-wrong": "size of the picture used, where it could be read",
-    "yaml-missing": "the labels were not read",
-}
-LEFT_OUT = "left out"
-PICTURE_LEFT_OUT = "image left out, with its boxes"
-
-UNREPAIRED = (
-    "base-empty",
-    "empty",
-    "not-coco",
-    "novel-empty",
-    "novel-unknown",
-    "set-leak",
-    "yaml-missing",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +49,11 @@ class Repair:
 
 def repair(data: Dataset, sizes: Mapping[int, tuple[int, int]]) -> Repair:
     """Valid boxes on readable pictures. `sizes`: {image index: true size} of readable pictures."""
-    true = data.sizes.copy()
     readable = np.zeros(len(data), dtype=np.bool_)
+    readable[list(sizes)] = True
+    true = data.sizes.copy()
     for i, size in sizes.items():
         true[i] = size
-        readable[i] = True
     data, renamed = _merge_spellings(replace(data, sizes=true))
     data, readable = _merge_ids(data, readable)
     boxes = data.boxes
@@ -119,20 +86,17 @@ def _merge_ids(data: Dataset, readable: Bools) -> tuple[Dataset, Bools]:
 
 
 def _merge_spellings(data: Dataset) -> tuple[Dataset, dict[str, str]]:
+    """Spellings of one class merged under the one with the most boxes; {old name: new name}."""
     count = np.bincount(data.boxes.label, minlength=len(data.classes))
-    groups: dict[str, list[int]] = {}
-    for c, name in enumerate(data.classes):
-        groups.setdefault(folded_name(name), []).append(c)
-    chosen = {c: max(g, key=lambda c: int(count[c])) for g in groups.values() for c in g}
+    chosen = {c: max(g, key=lambda c: int(count[c])) for g in spellings(data) for c in g}
     keep = sorted(set(chosen.values()))
     label = np.array([keep.index(chosen[c]) for c in range(len(data.classes))], dtype=np.int64)
     names = [(data.classes[c], data.classes[k]) for c, k in chosen.items()]
-    boxes = data.boxes
     merged = replace(
         data,
         classes=tuple(data.classes[c] for c in keep),
         category_ids=tuple(data.category_ids[c] for c in keep),
-        boxes=replace(boxes, label=label[boxes.label]) if len(boxes) else boxes,
+        boxes=replace(data.boxes, label=label[data.boxes.label]),
     )
     return merged, {old: new for old, new in names if old != new}
 
@@ -207,22 +171,18 @@ def _image_sets(data: Dataset) -> list[str]:
 
 def changes(problems: Sequence[Problem], data: Dataset, done: Repair) -> list[str]:
     """What the repair changed in the original `data`, one line per kind of change."""
-    counts: dict[tuple[str, str], int] = {}
-    for problem in problems:
-        if problem.kind != "box-outside":
-            key = (problem.kind, _outcome(problem))
-            counts[key] = counts.get(key, 0) + 1
-    lines = [f"{n:,} x {kind}: {outcome}" for (kind, outcome), n in counts.items()]
+    counts = Counter((p.kind, outcome(p)) for p in problems if p.kind != "box-outside")
+    lines = [f"{n:,} x {kind}: {result}" for (kind, result), n in counts.items()]
     lines += [f"{shown(old)} renamed to {shown(new)}" for old, new in done.renamed.items()]
     outside = box_kinds(data)["box-outside"]
-    clipped = int((outside & done.clipped).sum())
-    gone = int((outside & ~done.kept).sum())
-    parts = [f"{clipped:,} clipped to the picture"] * (clipped > 0)
-    parts += [f"{gone:,} left out"] * (gone > 0)
-    kept = int(outside.sum()) - clipped - gone
-    parts += [f"{kept:,} kept: the picture is larger than declared"] * (kept > 0)
+    results = {
+        "clipped to the picture": outside & done.clipped,
+        "left out": outside & ~done.kept,
+        "kept: the picture is larger than declared": outside & done.kept & ~done.clipped,
+    }
+    parts = [f"{boxes.sum():,} {result}" for result, boxes in results.items() if boxes.any()]
     if parts:
-        lines.append(f"{int(outside.sum()):,} x box-outside: {', '.join(parts)}")
+        lines.append(f"{outside.sum():,} x box-outside: {', '.join(parts)}")
     others = int((done.clipped & ~outside).sum())
     if others:
         lines.append(f"{others:,} more boxes clipped to the picture's edge")
@@ -231,11 +191,3 @@ def changes(problems: Sequence[Problem], data: Dataset, done: Repair) -> list[st
         boxes = "1 more box" if same == 1 else f"{same:,} more boxes"
         lines.append(f"{boxes} left out: duplicates after these changes")
     return lines + [f"not copied: {what}" for what in data.unread]
-
-
-def _outcome(problem: Problem) -> str:
-    word = problem.record.split(" ")[0]
-    named = OUTCOMES.get(f"{problem.kind} {word}") or OUTCOMES.get(problem.kind)
-    if named:
-        return named
-    return PICTURE_LEFT_OUT if problem.kind.startswith("picture-") else LEFT_OUT

@@ -35,7 +35,7 @@ def id_order(image_id: ImageId) -> tuple[int, str]:
 def is_plain(data: Dataset) -> Bools:
     """(B,) boxes with area that are not crowd, ignore or difficult."""
     boxes = data.boxes
-    return data.boxes.sound & ~(boxes.crowd | boxes.ignore | boxes.difficult)
+    return boxes.sound & ~(boxes.crowd | boxes.ignore | boxes.difficult)
 
 
 def draw_shots(
@@ -57,8 +57,7 @@ def draw_shots(
     chosen, short = {}, {}
     for name in labels.classes:
         of_image: dict[ImageId, list[int]] = {}
-        label = data.classes.index(name) if name in data.classes else -1
-        for b in np.flatnonzero(plain & (data.boxes.label == label)).tolist():
+        for b in np.flatnonzero(plain & is_of(data, (name,))).tolist():
             of_image.setdefault(data.ids[int(data.boxes.image[b])], []).append(b)
         count = sum(len(part) for part in of_image.values())
         if count < shots:
@@ -72,33 +71,31 @@ def draw_shots(
         rounds = max(len(q) for q in queues)
         chosen[name] = [q[r] for r in range(rounds) for q in queues if r < len(q)][:shots]
     if short:
-        raise _too_few(data, labels, shots, short, part, whole)
+        elsewhere = {n: {} if whole is None else other_boxes(whole, data, n) for n in short}
+        raise _too_few(labels, shots, short, part, elsewhere)
     return ChosenShots(chosen)
 
 
 def _too_few(
-    data: Dataset,
     labels: LabelMap,
     shots: int,
     short: Mapping[str, int],
     part: str | None,
-    whole: Dataset | None,
+    elsewhere: Mapping[str, Mapping[str, int]],
 ) -> UserError:
     """Which classes have too few boxes, and where more are."""
-    counts, more = [], False
+    counts = []
     for name, count in short.items():
-        others = {} if whole is None else elsewhere(whole, data, name)
-        listed = ", ".join(f"{n:,} in {other}" for other, n in others.items())
+        listed = ", ".join(f"{n:,} in {other}" for other, n in elsewhere[name].items())
         counts.append(f'"{name}" has {count}' + (f" ({listed})" if listed else ""))
-        more |= bool(listed)
     what = f"Too few boxes for {shots} shot{'s' * (shots != 1)}: {', '.join(counts)}."
+    if part is not None:
+        what += f" Shots are drawn from {part}."
     fix = (
         "Ask for fewer shots, or annotate more. Boxes that are crowd, ignore, difficult or empty "
         "do not count."
     )
-    if part is not None:
-        what += f" Shots are drawn from {part}."
-    if more:
+    if any(elsewhere.values()):
         fix += (
             " Or draw from another image set that is not scored: --subset, or shots.subset in a "
             "config."
@@ -108,11 +105,10 @@ def _too_few(
     return UserError(what, fix)
 
 
-def elsewhere(whole: Dataset, data: Dataset, name: str) -> dict[str, int]:
+def other_boxes(whole: Dataset, data: Dataset, name: str) -> dict[str, int]:
     """{image set: number of plain boxes of a class in images that are not in `data`}, if any."""
-    wanted = (
-        is_plain(whole) & is_of(whole, (name,)) & ~shared_images(whole, data)[whole.boxes.image]
-    )
+    wanted = is_plain(whole) & is_of(whole, (name,))
+    wanted &= ~shared_images(whole, data)[whole.boxes.image]
     boxes = np.bincount(whole.boxes.image[wanted], minlength=len(whole))
     # "VOC2007/test" is a part of "test"
     counts = {n: int(boxes[i].sum()) for n, i in whole.subsets.items() if "/" not in n}

@@ -54,8 +54,7 @@ def default_training_set(data: Dataset) -> tuple[str, Dataset]:
 
 def is_of(data: Dataset, names: tuple[str, ...]) -> Bools:
     """(B,) whether each box is of one of these classes."""
-    wanted = np.array([c in names for c in data.classes], dtype=np.bool_)
-    return wanted[data.boxes.label] if len(wanted) else np.zeros(0, dtype=np.bool_)
+    return np.array([c in names for c in data.classes], dtype=np.bool_)[data.boxes.label]
 
 
 def is_target(data: Dataset) -> Bools:
@@ -65,9 +64,8 @@ def is_target(data: Dataset) -> Bools:
     lists the last two.
     """
     boxes = data.boxes
-    return (
-        boxes.sound & ~(boxes.crowd | boxes.ignore) & data.overlaps_picture(boxes.image, boxes.xywh)
-    )
+    overlaps = data.overlaps_picture(boxes.image, boxes.xywh)
+    return boxes.sound & ~(boxes.crowd | boxes.ignore) & overlaps
 
 
 def arranged(data: Dataset, labels: LabelMap) -> Dataset:
@@ -84,7 +82,7 @@ def arranged(data: Dataset, labels: LabelMap) -> Dataset:
         data,
         classes=labels.classes,
         category_ids=tuple(numbers.get(c, spare + i) for i, c in enumerate(labels.classes)),
-        boxes=replace(boxes, label=new_label[boxes.label]) if len(boxes) else boxes,
+        boxes=replace(boxes, label=new_label[boxes.label]),
     )
 
 

@@ -4,25 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mini_fsod.errors import Problem
 from mini_fsod.files import open_regular
 
 QUOTED = 60  # characters of a value in a message
-
-
-@dataclass(slots=True)
-class Report:
-    """Collects the problems of one annotation file, or of several with `file`."""
-
-    file: str
-    problems: list[Problem] = field(default_factory=list)
-
-    def __call__(self, kind: str, record: str, what: str, fix: str, file: str = "") -> None:
-        self.problems.append(Problem(kind, file or self.file, record, what, fix))
 
 
 def read_text(path: Path, limit: int | None = None) -> str:
@@ -49,8 +36,6 @@ def number(text: str) -> float:
 
 def is_text(value: str) -> bool:
     """Whether it can be written as UTF-8: JSON and file systems may hold lone surrogates."""
-    if value.isascii():
-        return True
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -30,32 +30,29 @@ def write_coco(
         )
     ]
     boxes = data.boxes
-    annotations = []
-    for n, (image, box, label, area) in enumerate(
-        zip(*(a.tolist() for a in (boxes.image, boxes.xywh, boxes.label, boxes.area)), strict=True)
-    ):
-        annotations.append(
-            {
-                "id": n + 1,
-                "image_id": numbers[data.ids[image]],
-                "category_id": data.category_ids[label],
-                "bbox": box,
-                "area": area,
-                "iscrowd": int(boxes.crowd[n]),
-            }
-            | ({"ignore": 1} if boxes.ignore[n] else {})
-            | ({"difficult": 1} if boxes.difficult[n] else {})
-        )
-    categories = [
-        {"id": number, "name": name}
-        for number, name in zip(data.category_ids, data.classes, strict=True)
-    ]
-    write_json(
-        path,
+    columns = (boxes.image, boxes.xywh, boxes.label, boxes.area)
+    annotations = [
         {
-            "info": {**info, "label_map": labels.to_json()},
-            "images": images,
-            "annotations": annotations,
-            "categories": categories,
-        },
-    )
+            "id": n + 1,
+            "image_id": numbers[data.ids[image]],
+            "category_id": data.category_ids[label],
+            "bbox": box,
+            "area": area,
+            "iscrowd": int(boxes.crowd[n]),
+        }
+        | ({"ignore": 1} if boxes.ignore[n] else {})
+        | ({"difficult": 1} if boxes.difficult[n] else {})
+        for n, (image, box, label, area) in enumerate(
+            zip(*(column.tolist() for column in columns), strict=True)
+        )
+    ]
+    content = {
+        "info": {**info, "label_map": labels.to_json()},
+        "images": images,
+        "annotations": annotations,
+        "categories": [
+            {"id": number, "name": name}
+            for number, name in zip(data.category_ids, data.classes, strict=True)
+        ],
+    }
+    write_json(path, content)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
@@ -20,7 +20,8 @@ from mini_fsod.data.pictures import (
     picture_sizes,
     stays_inside,
 )
-from mini_fsod.data.text import Report, is_text, number, read_text, shown
+from mini_fsod.data.problems import Report
+from mini_fsod.data.text import is_text, number, read_text, shown
 from mini_fsod.errors import Problem, nearest
 from mini_fsod.files import is_file, is_folder, real
 from mini_fsod.plain_yaml import parse_yaml
@@ -29,8 +30,14 @@ SETS = ("train", "val", "valid", "test")
 MOST_BYTES = 1 << 20  # of data.yaml
 NOTHING = ("", "~", "null")  # empty values in YAML
 
-# (line, class, x, y, width, height) in pixels
-Row = tuple[int, int, float, float, float, float]
+
+class Row(NamedTuple):
+    """A box of a label file."""
+
+    line: int
+    number: int  # of the class
+    xywh: tuple[float, float, float, float]  # in pixels
+    polygon: bool
 
 
 def read_yolo(config: Path) -> tuple[Dataset, list[Problem]]:
@@ -50,25 +57,18 @@ def read_yolo(config: Path) -> tuple[Dataset, list[Problem]]:
         if table.get(key, "") not in NOTHING
     }
     if readable and not sets:
-        fix = "add train: images/train, val: images/val"
-        report("yaml-shape", "", "no image sets", fix)
-    files = list(dict.fromkeys(f for part in sets.values() for f in part))
+        report("yaml-shape", "", "no image sets", "add train: images/train, val: images/val")
+    index = {f: i for i, f in enumerate(dict.fromkeys(f for part in sets.values() for f in part))}
+    files = tuple(index)
     sizes = np.zeros((len(files), 2), dtype=np.int64)
-    images: list[int] = []
-    rows: list[Row] = []
-    polygons = 0
+    rows: list[tuple[int, Row]] = []
     unlabelled: list[str] = []
     for i, found in enumerate(picture_sizes([root / f for f in files])):
         if isinstance(found, PictureError):
             continue  # `picture_problems` reports it; without a size its boxes mean nothing
         sizes[i] = drawn_size(*found)
-        for polygon, row in _read_labels(
-            root, files[i], names, sizes[i].tolist(), report, unlabelled
-        ):
-            polygons += polygon
-            images.append(i)
-            rows.append(row)
-    index = {f: i for i, f in enumerate(files)}
+        lines = _label_lines(root, files[i], report, unlabelled)
+        rows += [(i, row) for row in _boxes(lines, names, sizes[i].tolist(), report, files[i])]
     label_of = {number: c for c, number in enumerate(names)}
     ids, short_ids = unique_ids(files)
     data = Dataset(
@@ -78,16 +78,16 @@ def read_yolo(config: Path) -> tuple[Dataset, list[Problem]]:
         category_ids=tuple(names),
         ids=ids,
         short_ids=short_ids,
-        files=tuple(files),
+        files=files,
         sizes=sizes,
         boxes=Boxes.of(
-            images,
-            [r[2:] for r in rows],
-            [label_of[r[1]] for r in rows],
-            record=[r[0] for r in rows],
+            [i for i, _ in rows],
+            [row.xywh for _, row in rows],
+            [label_of[row.number] for _, row in rows],
+            record=[row.line for _, row in rows],
         ),
-        sources=tuple(label_file(f) for f in files),
-        unread=("polygons (their boxes are)",) if polygons else (),
+        sources=tuple(map(label_file, files)),
+        unread=("polygons (their boxes are)",) if any(row.polygon for _, row in rows) else (),
         subsets={k: np.array([index[f] for f in part], dtype=np.int64) for k, part in sets.items()},
         notes=_unlabelled_note(unlabelled, len(files)) + unread_formats(unread),
     )
@@ -105,11 +105,8 @@ def _unlabelled_note(files: Sequence[str], total: int) -> tuple[str, ...]:
 
 def find_configs(folder: Path, names: Sequence[str]) -> list[str]:
     """Files of a folder that look like its data.yaml under another name."""
-    tables = {
-        n: _read_config(folder / n, Report(n))
-        for n in names
-        if n.lower().endswith((".yaml", ".yml"))
-    }
+    found = [n for n in names if n.lower().endswith((".yaml", ".yml"))]
+    tables = {n: _read_config(folder / n, Report()) for n in found}
     return [n for n, table in tables.items() if "names" in table and set(SETS) & set(table)]
 
 
@@ -131,28 +128,23 @@ def missing_config(folder: Path, names: Sequence[str]) -> Problem | None:
 
 def label_file(picture: str) -> str:
     """images/train/a.jpg -> labels/train/a.txt: the last folder called images becomes labels."""
-    parts = picture.split("/")
-    for n in range(len(parts) - 2, -1, -1):
-        if parts[n] == "images":
-            parts[n] = "labels"
-            break
-    return str(PurePosixPath(*parts).with_suffix(".txt"))
+    before, images, after = f"/{picture}".rpartition("/images/")
+    path = f"{before}/labels/{after}" if images else after
+    return str(PurePosixPath(path.removeprefix("/")).with_suffix(".txt"))
 
 
 def _read_config(path: Path, report: Report) -> dict[Any, Any]:
     try:
         table = parse_yaml(read_text(path, MOST_BYTES))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        what = f"broken YAML ({' '.join(str(error).split())[:120]})"
-        report("yaml-broken", "", what, "correct it")
-        return {}
+        report("yaml-broken", "", f"broken YAML ({' '.join(str(error).split())[:120]})")
     except OSError as error:
         report("yaml-broken", "", f"cannot be read ({error.strerror})", "make it readable")
-        return {}
-    if not isinstance(table, dict):
-        report("yaml-shape", "", "not a table of keys", "write train:, val: and names:")
-        return {}
-    return table
+    else:
+        if isinstance(table, dict):
+            return table
+        report("yaml-shape", "", "not a table of keys")
+    return {}
 
 
 def _class_names(table: Mapping[Any, Any], report: Report) -> dict[int, str]:
@@ -170,12 +162,10 @@ def _class_names(table: Mapping[Any, Any], report: Report) -> dict[int, str]:
             report("yaml-shape", "names", what, "number the classes from 0")
             continue
         if not isinstance(name, str) or name.strip() in NOTHING or not is_text(name):
-            what = f"class {key} has no valid name: {shown(name)}"
-            report("name-wrong", "names", what, "name the class")
+            report("name-wrong", "names", f"class {key} has no valid name: {shown(name)}")
             continue
         if name.strip() in names.values():
-            what = f"several classes are named {shown(name.strip())}"
-            report("class-duplicate", "names", what, "merge them")
+            report("class-duplicate", "names", f"several classes are named {shown(name.strip())}")
         names[int(key)] = name.strip()
     count = table.get("nc", "")
     if count not in NOTHING and count != str(len(given)):
@@ -200,32 +190,24 @@ def _pictures(
             continue
         path = _find_below(root, base if isinstance(base, str) else "", entry)
         if path is None:
-            what = f"{shown(entry)} does not exist below the data folder"
-            if hint := nearest(entry, _folders(root)):
-                what += f".{hint}"
-            fix = "correct data.yaml; paths are relative to its folder"
-            report("set-missing", key, what, fix)
+            hint = nearest(entry, _folders(root))
+            what = f"{shown(entry)} does not exist below the data folder" + (hint and f".{hint}")
+            report("set-missing", key, what)
             continue
-        relative = path.relative_to(real(root)).as_posix()
+        relative = PurePosixPath(path.relative_to(real(root)).as_posix())
         if is_folder(path):
-            prefix = "" if relative == "." else f"{relative}/"
             skipped: list[str] = []
-            yield from (
-                f"{prefix}{f}" for f in pictures_below(path, report.problems.append, skipped.append)
-            )
-            unread.update(f"{prefix}{f}" for f in skipped)
+            for name in pictures_below(path, report.problems.append, skipped.append):
+                yield str(relative / name)
+            unread.update(str(relative / name) for name in skipped)
         else:
-            yield from _listed_pictures(path, relative, key, report)
+            yield from _listed_pictures(path, str(relative), key, report)
 
 
 def _folders(root: Path) -> list[str]:
     """Folders that a wrong entry may mean."""
-    return [
-        path.relative_to(root).as_posix()
-        for pattern in ("*", "*/*")
-        for path in sorted(root.glob(pattern))
-        if is_folder(path)
-    ][:1000]
+    paths = [*sorted(root.glob("*")), *sorted(root.glob("*/*"))]
+    return [p.relative_to(root).as_posix() for p in paths if is_folder(p)][:1000]
 
 
 def _listed_pictures(path: Path, file: str, key: str, report: Report) -> Iterator[str]:
@@ -240,16 +222,15 @@ def _listed_pictures(path: Path, file: str, key: str, report: Report) -> Iterato
         report("yaml-shape", key, f"{shown(file)} cannot be read ({error.strerror})", fix)
         return
     for n, line in enumerate(text.splitlines(), start=1):
-        name = line.strip().removeprefix("./")
+        name, record = line.strip().removeprefix("./"), f"line {n}"
         if is_unread(name):
             what = f"{shown(name)} has an unsupported picture format"
-            report("list-broken", f"line {n}", what, "save it as JPEG or PNG", file)
+            report("list-broken", record, what, "save it as JPEG or PNG", file)
         elif name and not is_picture(name):
-            what = f"{shown(name)} is not a picture"
-            report("list-broken", f"line {n}", what, "list pictures only", file)
+            report("list-broken", record, f"{shown(name)} is not a picture", file=file)
         elif name and not stays_inside(name):
             what = f"{shown(name)} is outside the data folder"
-            report("path-outside", f"line {n}", what, "use paths inside it", file)
+            report("path-outside", record, what, file=file)
         elif name:
             yield name
 
@@ -272,47 +253,46 @@ def _find_below(root: Path, base: str, entry: str) -> Path | None:
     return None
 
 
-def _read_labels(
-    root: Path,
-    picture: str,
-    names: Mapping[int, str],
-    size: Sequence[int],
-    report: Report,
-    unlabelled: list[str],
-) -> Iterator[tuple[bool, Row]]:
-    """The boxes of a picture, and whether each is that of a polygon.
-
-    A picture without a text file is added to `unlabelled`.
-    """
+def _label_lines(root: Path, picture: str, report: Report, unlabelled: list[str]) -> list[str]:
+    """The lines of a picture's text file; a picture without one is added to `unlabelled`."""
     file = label_file(picture)
     try:
-        lines = read_text(root / file).splitlines()
+        return read_text(root / file).splitlines()
     except FileNotFoundError:
         unlabelled.append(picture)
-        return
     except OSError as error:
         what = f"cannot be read ({error.strerror})"
         report("label-broken", "", what, "write the file again", file)
-        return
+    return []
+
+
+def _boxes(
+    lines: Sequence[str],
+    names: Mapping[int, str],
+    size: Sequence[int],
+    report: Report,
+    picture: str,
+) -> Iterator[Row]:
+    """The boxes of a picture of this size: a box or a polygon in each line."""
     width, height = size
+    file = label_file(picture)
     for n, line in enumerate(lines, start=1):
         words = line.split()
         if not words:
             continue
         try:
-            label, *values = (number(w) for w in words)
+            label, *values = map(number, words)
         except ValueError:
-            what = "not all values are numbers"
-            report("label-broken", f"line {n}", what, "correct the line", file)
+            report("label-broken", f"line {n}", "not all values are numbers", file=file)
             continue
         if len(values) != 4 and (len(values) < 6 or len(values) % 2):
             what = f"{len(words)} numbers: a line has 5, or a class and the points of a polygon"
-            report("label-broken", f"line {n}", what, "correct the line", file)
+            report("label-broken", f"line {n}", what, file=file)
             continue
         if label not in names:
             known = ", ".join(map(str, list(names)[:20]))
             what = f"class {words[0][:20]} is not one of {known}"
-            report("id-unknown", f"line {n}", what, "correct it, or add the class to names", file)
+            report("id-unknown", f"line {n}", what, file=file)
             continue
         if len(values) == 4:
             cx, cy, w, h = values
@@ -320,5 +300,5 @@ def _read_labels(
         else:
             left, top = min(values[0::2]), min(values[1::2])
             w, h = max(values[0::2]) - left, max(values[1::2]) - top
-        row = (n, int(label), left * width, top * height, w * width, h * height)
-        yield len(values) > 4, row
+        xywh = (left * width, top * height, w * width, h * height)
+        yield Row(n, int(label), xywh, len(values) > 4)

@@ -31,12 +31,7 @@ LABELS = split_by_novel(NOVEL, CLASSES)
 # Smooth, busy and coloured ones are spread over the parts.
 PHOTOGRAPHS = {
     "train": (
-        "astronaut.png",
-        "brick.png",
-        "camera.png",
-        "cell.png",
-        "coffee.png",
-        "grass.png",
+        *("astronaut.png", "brick.png", "camera.png", "cell.png", "coffee.png", "grass.png"),
         "hubble_deep_field.jpg",
     ),
     "shots": ("chelsea.png", "clock_motion.png", "ihc.png"),
@@ -108,12 +103,9 @@ def digit_indices(part: str, digit: int) -> list[int]:
 def material(part: str) -> Material:
     """The digits and photographs for the scenes of this part."""
     images = digit_images()[0]
-    return Material(
-        digits=tuple(
-            tuple(images[i] for i in digit_indices(part, digit)) for digit in range(len(CLASSES))
-        ),
-        photographs=tuple(photograph(name) for name in PHOTOGRAPHS[part]),
-    )
+    digits = [[images[i] for i in digit_indices(part, digit)] for digit in range(len(CLASSES))]
+    photographs = tuple(photograph(name) for name in PHOTOGRAPHS[part])
+    return Material(tuple(map(tuple, digits)), photographs)
 
 
 def _resize(picture: Image.Image, size: tuple[int, int]) -> Image.Image:
@@ -176,9 +168,9 @@ def handwritten(rng: random.Random, digit: Digit, height: int) -> Image.Image:
     a, b, d, e = cos(turn), slant + sin(turn), -sin(turn), cos(turn)
     half = field.width / 2
     matrix = (a, b, half * (1 - a - b), d, e, half * (1 - d - e))
-    mask = field.transform(
-        field.size, Image.Transform.AFFINE, matrix, Image.Resampling.BICUBIC
-    ).point(_ramp(pen, pen + 40))
+    bicubic = Image.Resampling.BICUBIC
+    mask = field.transform(field.size, Image.Transform.AFFINE, matrix, bicubic)
+    mask = mask.point(_ramp(pen, pen + 40))
     ink = mask.point([0] * INK + [255] * (256 - INK))
     left, top, right, bottom = ink.getbbox() or (0, 0, *mask.size)
     width = round((right - left) / (bottom - top) * height * stretch)

@@ -104,7 +104,7 @@ def _ink_colour(rng: random.Random, scene: Scene, box: Box) -> Rgb:
     goals = goals or [255.0 * (mean < 128)]
     near = [colour for other, colour in scene.strokes if _shared(box, other)]
     colours = [_colour_of_light(rng, rng.choice(goals)) for _ in range(8)]
-    return max(colours, key=lambda c: min([_apart(c, other) for other in near] + [120]))
+    return max(colours, key=lambda c: min([_colour_distance(c, other) for other in near] + [120]))
 
 
 def _colour_of_light(rng: random.Random, light: float) -> Rgb:
@@ -118,7 +118,7 @@ def _colour_of_light(rng: random.Random, light: float) -> Rgb:
     return r, g, b
 
 
-def _apart(a: Rgb, b: Rgb) -> int:
+def _colour_distance(a: Rgb, b: Rgb) -> int:
     return sum(abs(x - y) for x, y in zip(a, b, strict=True))
 
 
@@ -252,9 +252,8 @@ def write_demo_data(
     total)` is called after each one. The set is written beside `out` and renamed when complete.
     """
     if not 0 < scale <= 50:
-        raise UserError(
-            f"The demo data cannot have {scale:g} times as many scenes.", "Use 0 < scale <= 50."
-        )
+        what = f"The demo data cannot have {scale:g} times as many scenes."
+        raise UserError(what, "Use 0 < scale <= 50.")
     counts = {part: max(1, round(scenes * scale)) for part, (scenes, _) in PARTS.items()}
     fingerprint = _fingerprint(seed, counts)
     out = real(out)
@@ -269,12 +268,12 @@ def write_demo_data(
             boxes: list[Record] = []
             for record, records in _write_pictures(partial, part, count, seed):
                 images.append(record)
-                boxes.extend(records)
+                boxes += records
                 done += 1
                 if progress:
                     progress(done, sum(counts.values()))
             coco = {
-                "info": _info(part, boxes, counts[part]) | {"fingerprint": fingerprint},
+                "info": _info(part, boxes, count) | {"fingerprint": fingerprint},
                 "images": images,
                 "annotations": boxes,
                 "categories": [{"id": i, "name": name} for i, name in enumerate(CLASSES, 1)],
@@ -283,9 +282,8 @@ def write_demo_data(
             (partial / f"annotations/{part}.json").write_text(text, encoding="utf-8")
         partial.replace(out)
     except OSError as error:
-        raise UserError(
-            f"The demo data cannot be written to {out}: {error}.", "Give another folder."
-        ) from error
+        what = f"The demo data cannot be written to {out}: {error}."
+        raise UserError(what, "Give another folder.") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return True
@@ -311,9 +309,8 @@ def _write_pictures(
                 "area": (right - left) * (bottom - top),
                 "iscrowd": 0,
             }
-            for k, (digit, (left, top, right, bottom)) in enumerate(
-                zip(scene.digits, scene.boxes, strict=True)
-            )
+            for k, digit in enumerate(scene.digits)
+            for left, top, right, bottom in [scene.boxes[k]]
         ]
         yield {"id": image_id, "file_name": name, "width": width, "height": height}, boxes
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from faster_coco_eval import COCO, COCOeval_faster
 
-from mini_fsod.data.dataset import Boxes, Dataset, Floats, Ints
+from mini_fsod.data.dataset import Dataset, Floats, Ints
 from mini_fsod.eval.detections import DatasetDetections
 
 # metric: (is it a precision, index of the IoU threshold or None for 0.5:0.95, size, limit)
@@ -69,51 +69,40 @@ def _evaluate(
     ids = dataset.ids
     rank = np.empty(len(ids), dtype=np.int64)  # images are evaluated in the order of their ids
     rank[sorted(range(len(ids)), key=ids.__getitem__)] = np.arange(len(ids))
+    boxes = dataset.boxes.take(np.isin(dataset.boxes.label, labels))
+    found = detections.take(np.isin(detections.label, labels))
+    crowd = boxes.crowd.astype(np.int64)
+    parts = (
+        _records(rank[boxes.image], boxes.label, boxes.xywh, boxes.area, "iscrowd", crowd),
+        _records(
+            rank[found.image],
+            found.label,
+            found.xywh,
+            found.xywh[:, 2] * found.xywh[:, 3],
+            "score",
+            found.score,
+        ),
+    )
     frame = {
         "images": [{"id": i} for i in range(len(ids))],
         "categories": [{"id": label} for label in labels.tolist()],
     }
-    truth = COCO(
-        frame | {"annotations": _truth(dataset.boxes, rank, labels)}, print_function=_silent
-    )
-    found = COCO(frame | {"annotations": _found(detections, rank, labels)}, print_function=_silent)
-    evaluation = COCOeval_faster(truth, found, iouType="bbox", print_function=_silent)
+    both = (COCO(frame | {"annotations": part}, print_function=_silent) for part in parts)
+    evaluation = COCOeval_faster(*both, iouType="bbox", print_function=_silent)
     evaluation.evaluate()
     evaluation.accumulate()
     return evaluation.eval["precision"], evaluation.eval["recall"]
 
 
-def _truth(boxes: Boxes, rank: Ints, labels: Ints) -> list[dict[str, Any]]:
-    boxes = boxes.take(np.isin(boxes.label, labels))
-    columns = zip(
-        rank[boxes.image].tolist(),
-        boxes.label.tolist(),
-        boxes.xywh.tolist(),
-        boxes.area.tolist(),
-        boxes.crowd.astype(int).tolist(),
-        strict=True,
-    )
+def _records(
+    image: Ints, label: Ints, xywh: Floats, area: Floats, key: str, values: Ints | Floats
+) -> list[dict[str, Any]]:
+    """COCO's records of N boxes, with `values` (N,) under `key`."""
     # ids from 1: in COCO's evaluation, a match with id 0 counts as no match
+    columns = zip(*(c.tolist() for c in (image, label, xywh, area, values)), strict=True)
     return [
-        {"id": n, "image_id": i, "category_id": c, "bbox": b, "area": a, "iscrowd": crowd}
-        for n, (i, c, b, a, crowd) in enumerate(columns, 1)
-    ]
-
-
-def _found(detections: DatasetDetections, rank: Ints, labels: Ints) -> list[dict[str, Any]]:
-    kept = np.flatnonzero(np.isin(detections.label, labels))
-    xywh = detections.xywh[kept]
-    columns = zip(
-        rank[detections.image[kept]].tolist(),
-        detections.label[kept].tolist(),
-        xywh.tolist(),
-        (xywh[:, 2] * xywh[:, 3]).tolist(),
-        detections.score[kept].tolist(),
-        strict=True,
-    )
-    return [
-        {"id": n, "image_id": i, "category_id": c, "bbox": b, "area": a, "score": s}
-        for n, (i, c, b, a, s) in enumerate(columns, 1)
+        {"id": n, "image_id": i, "category_id": c, "bbox": b, "area": a, key: value}
+        for n, (i, c, b, a, value) in enumerate(columns, 1)
     ]
 
 

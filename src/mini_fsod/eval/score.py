@@ -51,16 +51,14 @@ def _class_figures(
         from mini_fsod.eval.coco import class_figures
 
         return class_figures(dataset, detections)
-    if metric not in get_args(Metric):
-        known = get_args(Metric)
-        raise UserError(
-            f'There is no metric "{metric}".{nearest(metric, known)}', f"Known: {', '.join(known)}."
-        )
+    known = get_args(Metric)
+    if metric not in known:
+        what = f'There is no metric "{metric}".{nearest(metric, known)}'
+        raise UserError(what, f"Known: {', '.join(known)}.")
     from mini_fsod.eval.voc import class_ap
 
-    eleven = metric == "voc07"
-    ap = class_ap(dataset.boxes, detections, len(dataset.classes), eleven_points=eleven)
-    return {"AP50": ap}
+    classes = len(dataset.classes)
+    return {"AP50": class_ap(dataset.boxes, detections, classes, eleven_points=metric == "voc07")}
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from mini_fsod.data.dataset import Floats, Ints
 from mini_fsod.errors import UserError
 from mini_fsod.mining.calibration import cosine
+from mini_fsod.mining.overlap import best_of_each
 
 AXES = 256  # principal axes of the base boxes' features that are kept
 FEATURES = ("pairs", "base", "shots")
@@ -60,13 +61,7 @@ class CropFeatures:
         wrong ones among them are wrong in different ways. Among equal scores earlier pairs win.
         """
         unit = unit_vectors(self.pairs[row])
-        best = np.concatenate(
-            [
-                of_class[np.argsort(-score[of_class], kind="stable")[:count]]
-                for of_class in (np.flatnonzero(label == c) for c in np.unique(label))
-            ]
-            or [np.zeros(0, dtype=np.int64)]
-        )
+        best = best_of_each(label, score, count)
         return _similarity(unit, label, _class_means(unit[best], label[best]), tau)
 
 

@@ -184,16 +184,19 @@ def box_features(
 
 
 def compare_given_pairs(
-    pairs: Pairs, boxes: Boxes, comparison: Comparison, batches: Batches
+    pairs: Pairs,
+    boxes: Boxes,
+    comparison: Comparison,
+    features: Iterable[tuple[Tensor, Tensor]],
 ) -> Pairs:
     """Another tool's pairs, each its own proposal, with their dot products.
 
-    `boxes` are the pairs as boxes of their images (`record` is the row of the pair), which
-    `batches` show. A pair without a feature (`box_features`) has cosine 0.
+    `boxes` are the pairs as boxes of their images (`record` is the row of the pair), `features`
+    their `box_features`. A pair without a feature has cosine 0.
     """
     rows = np.zeros((len(pairs), len(comparison.prototypes) + 1))
-    for box, features in box_features(comparison.discriminator, batches, comparison.plans):
-        found = dot_products(features, comparison.prototypes)
+    for box, part in features:
+        found = dot_products(part, comparison.prototypes)
         rows[boxes.record[box.cpu().numpy()]] = found.cpu().numpy()
     return replace(pairs, products=_with_prototypes(rows, comparison))
 

@@ -33,6 +33,17 @@ def _share(part: Floats, whole: Floats) -> Floats:
     return np.asarray(np.divide(part, whole, out=np.zeros_like(part), where=whole > 0))
 
 
+def best_of_each(group: Ints, score: Floats, count: int) -> Ints:
+    """Indices of the `count` best of each group, group by group, best first; of n rows, maybe 0.
+
+    Among equal scores the earlier ones win.
+    """
+    order = np.lexsort((-score, group))
+    ordered = group[order]
+    rank = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+    return np.asarray(order[rank < count])
+
+
 def pairs_within(a: Ints, b: Ints) -> tuple[Ints, Ints]:
     """Indices into a (n,) and into b (m,) of every pair with the same value, ordered by a, then b.
 

@@ -9,7 +9,6 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,12 +28,13 @@ from mini_fsod.errors import UserError
 from mini_fsod.eval.detections import read_detections
 from mini_fsod.eval.inference import detect_all
 from mini_fsod.labels import LabelMap
-from mini_fsod.loader.schedule import Plan, each_once
+from mini_fsod.loader.schedule import each_once
 from mini_fsod.mining.calibration import prototypes
 from mini_fsod.mining.crops import (
     CropReference,
     crop_reference,
     discriminator_sides,
+    feature_batches,
     features_of,
     images_per_batch,
     with_crop_features,
@@ -115,7 +115,11 @@ def _pairs(run: Run, data: Dataset, detector: Detector | None, reference: Refere
     if detector is None:
         pairs = _given_pairs(run, data)
         if comparison is not None and len(pairs):
-            pairs = _compare_given(run, data, pairs, comparison)
+            boxes = Boxes.of(pairs.image.astype(np.int64), pairs.xywh, pairs.label)
+            features = feature_batches(
+                run, comparison.discriminator, data.with_boxes(boxes), "comparing with the shots"
+            )
+            pairs = compare_given_pairs(pairs, boxes, comparison, features)
     else:
         pairs = _detect(run, data, detector, comparison)
     if isinstance(reference, CropReference):
@@ -159,17 +163,6 @@ def _given_pairs(run: Run, data: Dataset) -> Pairs:
     return pairs_from_detections(
         found.take(inside), data.classes, run.data.labels.novel, section.min_score
     )
-
-
-def _compare_given(run: Run, data: Dataset, pairs: Pairs, comparison: Comparison) -> Pairs:
-    boxes = Boxes.of(pairs.image.astype(np.int64), pairs.xywh, pairs.label)
-    batches, sizes = run.data.batches(data.with_boxes(boxes))
-    plans: Sequence[Plan] = each_once(
-        sizes, images_per_batch(run), *discriminator_sides(run), images=np.unique(boxes.image)
-    )
-    with console.progress("comparing with the shots", len(plans)) as progress:
-        comparison = replace(comparison, plans=plans)
-        return compare_given_pairs(pairs, boxes, comparison, counted(batches, progress))
 
 
 def _base_objects(run: Run, data: Dataset, detector: Detector) -> Pairs:

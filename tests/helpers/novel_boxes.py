@@ -35,8 +35,7 @@ def instances(*images: list[Row], width: int | None = None) -> ScoredBoxes:
 
 
 def targets(*images: list[Row], width: int | None = None) -> Targets:
-    boxes, labels, _, valid = instances(*images, width=width)
-    return Targets(boxes, labels, valid)
+    return Targets(*instances(*images, width=width)[:3])
 
 
 def rows_of(boxes: ScoredBoxes, image: int = 0) -> list[Row]:

@@ -64,9 +64,7 @@ def detector() -> Detector:
         norm="group",
         channels=16,
         rpn=RPNSettings(
-            anchor_sizes=((8,), (16,), (32,), (64,), (128,)),
-            before_nms_test=60,
-            after_nms_test=40,
+            anchor_sizes=((8,), (16,), (32,), (64,), (128,)), before_nms_test=60, after_nms_test=40
         ),
         roi=RoISettings(width=32),
     )

@@ -13,6 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -200,17 +201,17 @@ def read_pool(path: Path, data: Dataset, labels: LabelMap) -> Pool:
     inside = data.overlaps_picture(index[boxes.image], boxes.xywh)
     kept = np.flatnonzero((label >= 0) & boxes.sound & inside)
     kept = kept[np.argsort(index[boxes.image[kept]], kind="stable")]
-    notes = []
-    if (label < 0).any():
-        names = sorted({given.classes[k] for k in boxes.label[label < 0].tolist()})
-        count = console.count(int((label < 0).sum()), "box")
-        notes.append(f"{path}: {count} of base classes left out: {', '.join(names)}")
-    empty = int(((label >= 0) & ~boxes.sound).sum())
-    if empty:
-        notes.append(f"{path}: {console.count(empty, 'box')} without area left out")
-    outside = int(((label >= 0) & boxes.sound & ~inside).sum())
-    if outside:
-        notes.append(f"{path}: {console.count(outside, 'box')} outside of the picture left out")
+    names = sorted({given.classes[k] for k in boxes.label[label < 0].tolist()})
+    novel_boxes = label >= 0
+    notes = [
+        f"{path}: {console.count(int(mask.sum()), 'box')} {why}"
+        for mask, why in (
+            (~novel_boxes, f"of base classes left out: {', '.join(names)}"),
+            (novel_boxes & ~boxes.sound, "without area left out"),
+            (novel_boxes & boxes.sound & ~inside, "outside of the picture left out"),
+        )
+        if mask.any()
+    ]
     return Pool(
         index[boxes.image[kept]],
         label[kept],
@@ -298,12 +299,8 @@ def _finder(files: tuple[str, ...]) -> Callable[[str], list[int]]:
 
 def _common_tail(a: PurePosixPath, b: PurePosixPath) -> int:
     """How many folders the two paths share, counted from the end."""
-    count = 0
-    for one, other in zip(reversed(a.parts), reversed(b.parts), strict=False):
-        if one != other:
-            break
-        count += 1
-    return count
+    pairs = zip(reversed(a.parts), reversed(b.parts), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def read_candidates(path: Path, data: Dataset, labels: LabelMap) -> Candidates:

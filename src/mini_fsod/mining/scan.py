@@ -19,7 +19,6 @@ import torch
 from mini_fsod import console
 from mini_fsod.config.schema import Config
 from mini_fsod.data.dataset import Boxes, Dataset
-from mini_fsod.data.subsets import arranged
 from mini_fsod.detector.model import Detector
 from mini_fsod.detector.settings import CAFFE
 from mini_fsod.discriminator.features import Discriminator
@@ -27,16 +26,13 @@ from mini_fsod.discriminator.load import load_discriminator
 from mini_fsod.errors import UserError
 from mini_fsod.eval.detections import read_detections
 from mini_fsod.eval.inference import detect_all
-from mini_fsod.labels import LabelMap
 from mini_fsod.loader.schedule import each_once
-from mini_fsod.mining.calibration import prototypes
 from mini_fsod.mining.crops import (
     CropReference,
-    crop_reference,
     discriminator_sides,
     feature_batches,
-    features_of,
     images_per_batch,
+    reference_of,
     with_crop_features,
 )
 from mini_fsod.mining.extra import extra_images
@@ -60,7 +56,7 @@ def scan(run: Run, folder: Path) -> dict[str, Any]:
     detector = None
     if section.detections is None:
         detector = to_device(load_detector(run, "transfer").detector, run.device)
-    reference = None if discriminator is None else _reference(run, discriminator)
+    reference = None if discriminator is None else reference_of(run, discriminator)
     pairs = Pairs.of([], [], [], [], [])
     if not section.extra_only:
         pairs = _pairs(run, data, detector, reference)
@@ -97,16 +93,6 @@ def discriminator_of(config: Config, device: torch.device) -> Discriminator | No
             "Set discriminator.crop, for example to 224, or leave these keys out.",
         )
     return found
-
-
-def _reference(run: Run, discriminator: Discriminator) -> Reference:
-    """What proposals or crops are compared with."""
-    if discriminator.crop is not None:
-        return crop_reference(run, discriminator)
-    novel = run.data.labels.novel
-    shots = arranged(run.data.shots, LabelMap(novel, ()))
-    features, label = features_of(run, discriminator, shots)
-    return Comparison(discriminator, prototypes(features, label, novel), ())
 
 
 def _pairs(run: Run, data: Dataset, detector: Detector | None, reference: Reference) -> Pairs:

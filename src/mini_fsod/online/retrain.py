@@ -22,7 +22,7 @@ from mini_fsod.labels import LabelMap
 from mini_fsod.loader.augment import draw_strong, strong_view
 from mini_fsod.loader.resident import Batch
 from mini_fsod.loader.schedule import Plan
-from mini_fsod.mining.audit import count_hidden, seem_complete
+from mini_fsod.mining.audit import GroundTruth, seem_complete
 from mini_fsod.mining.extra import MinedExtra, read_extra
 from mini_fsod.mining.pool_io import CANDIDATES, read_candidates, read_pool
 from mini_fsod.online.health import HealthCheck, Setup, readings_of
@@ -62,8 +62,8 @@ def online(run: Run, folder: Path) -> dict[str, Any]:
     convert: Callable[[Batch, Tensor, Tensor], MinedInputs | TeacherInputs] = mined_inputs
     if section.teacher:
         average = Average(student, run.device)
-        objects = count_hidden(run.data.mined, run.data.shots, labels)
-        truth_known = extra is None and seem_complete(objects, len(training.mined))
+        truth = GroundTruth.of(run.data.mined, run.data.shots, labels)
+        truth_known = extra is None and seem_complete(len(truth.hidden), len(training.mined))
         nms_iou = config.detector.nms_iou
         losses = losses_with_teacher(
             student, average.model, labels, section, config.mine, nms_iou, truth_known

@@ -144,8 +144,8 @@ def _cell(
         word = _kind_name(verdict, row, labels)
         canvas.text((CELL - 3, line), word, fill=colour, font=font, anchor="rm")
     name = data.path(int(found.image[row])).name
-    small = font_for(14, name)
-    canvas.text((2, line + 22), _ending(name, small), fill=QUIET_TEXT, font=small, anchor="lm")
+    font = font_for(14, name)
+    canvas.text((2, line + 22), _ending(name, font), fill=QUIET_TEXT, font=font, anchor="lm")
     return cell
 
 

@@ -1,9 +1,8 @@
-"""How alike crops are: features of boxes cut out of their images (beyond the paper).
+"""How alike crops are: features of boxes cut out of their images (beyond the paper, which pools the
+features of a whole image, Eq. 3; docs/decisions/0005).
 
-The paper pools the features of a whole image at every proposal (Eq. 3). Here NMS comes first, and
-each box that is left is cropped and seen alone (docs/decisions/0005). So few boxes are left that
-their features are stored whole; `discriminator.whiten` and `.refine` change how they are compared
-without another scan.
+NMS comes first, so features of all remaining boxes can be stored; `discriminator.whiten` and
+`.refine` change how they are compared without another scan.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ SHRINKAGE = 0.1  # towards a multiple of the identity: few boxes estimate a cova
 class CropFeatures:
     """Features of d numbers, relative to the mean feature of base boxes.
 
-    They are float32 numbers, held as float64 for exact sums.
+    They are float32 numbers, stored as float64 for exact sums.
     """
 
     pairs: Floats  # (n, d) a row for each of `Pairs`; zeros where a box has no feature

@@ -1,9 +1,8 @@
 """The few-shot detector over images: every pair of a proposal and a novel class above the score
 threshold (Eq. 1), and the discriminator's features of the proposals (Eq. 3).
 
-Batches are queued on the device one after another, and their results fetched many batches at a
-time. A batch with more proposals above the threshold than a fixed size allows is done again without
-that limit.
+Results are fetched many batches at a time. A batch with more proposals above the threshold than a
+fixed size allows is repeated without that limit.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from mini_fsod.mining.calibration import DotProducts, dot_products
 from mini_fsod.mining.pairs import Pairs
 
 PROPOSALS = 128  # of an image that are fetched; hardly any image has more above the threshold
-# Batches between two waits for the device. Until then all PROPOSALS are held: 20 KB an image of
-# VOC, 74 KB of COCO, whose 117,264 images would take 8.7 GB.
+# Batches between two waits for the device. Until then all PROPOSALS are kept on it: 20 KB an image
+# of VOC, 74 KB of COCO, whose 117,264 images would take 8.7 GB.
 FETCHED = 64
 
 Batches = Callable[[Iterable[Plan]], Iterator[Batch]]

@@ -1,9 +1,7 @@
 """The files of mining, for people and annotation tools, and a pool that comes back from them.
 
-COCO in both directions. What the tools need, by their source code: CVAT wants integer ids, a
-`segmentation` with every box and no category 0; Label Studio a `score` and the image sizes;
-FiftyOne takes all of it, with scores as confidence. They return other ids, but the same names of
-images and classes.
+All is COCO. CVAT needs integer ids, a `segmentation` with every box and no category 0; Label Studio
+a `score` and the image sizes. Tools return other ids, but the same names of images and classes.
 """
 
 from __future__ import annotations
@@ -145,10 +143,10 @@ def _ids(data: Dataset, labels: LabelMap) -> tuple[list[int], dict[str, int]]:
     Otherwise ids count from 1. So do those of classes that count from 0, as in YOLO: CVAT takes 0
     for no class.
     """
-    images = [own if isinstance(own, int) else n for n, own in enumerate(data.ids, start=1)]
+    images = [id_ if isinstance(id_, int) else n for n, id_ in enumerate(data.ids, start=1)]
     ids = arranged(data, labels).category_ids
     shift = int(data.kind != "coco" and min(ids, default=1) == 0)
-    return images, {name: own + shift for name, own in zip(labels.classes, ids, strict=True)}
+    return images, {name: id_ + shift for name, id_ in zip(labels.classes, ids, strict=True)}
 
 
 def _rounded(values: Floats) -> Floats:
@@ -240,11 +238,10 @@ def _image_indices(given: Dataset, data: Dataset, path: str) -> tuple[Ints, list
             problems.append(Problem("unknown-image", path, record, what, fix))
             continue
         index[i] = found[0]
-        own = data.sizes[found[0]]
-        if (size > 0).all() and (own > 0).all() and (size != own).any():
-            what = (
-                f"the picture is {size[0]} x {size[1]} in the file, {own[0]} x {own[1]} in the data"
-            )
+        actual = data.sizes[found[0]]
+        if (size > 0).all() and (actual > 0).all() and (size != actual).any():
+            file_size, data_size = (f"{width} x {height}" for width, height in (size, actual))
+            what = f"the picture is {file_size} in the file, {data_size} in the data"
             fix = "export it without resizing the pictures"
             problems.append(Problem("size-changed", path, record, what, fix))
     return index, problems

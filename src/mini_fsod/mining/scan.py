@@ -1,10 +1,7 @@
 """The stage `scan`: the few-shot detector and the discriminator look at the images to mine.
 
-Its files hold pairs of a proposal and a novel class (`pairs.Pairs`) from which the stage `mine`
-chooses. The result depends on the stage `transfer` (not with `mine.detections`), the data, the
-shots, and the keys in `runs.identity.SCAN_KEYS` and `DISCRIMINATOR_SCAN_KEYS`;
-`discriminator.whiten` and `.refine`, and all other keys of `mine`, are read by the stage `mine`
-alone.
+It stores pairs of a proposal and a novel class (`pairs.Pairs`), from which the stage `mine`
+chooses. The keys it depends on are in `runs.identity.SCAN_KEYS` and `DISCRIMINATOR_SCAN_KEYS`.
 """
 
 from __future__ import annotations
@@ -61,15 +58,11 @@ def scan(run: Run, folder: Path) -> dict[str, Any]:
     if not section.extra_only:
         pairs = _pairs(run, data, detector, reference)
     replace(pairs, files=data.files).save(folder / PAIRS)
-    figures: dict[str, Any] = {
-        "images": 0 if section.extra_only else len(data),
-        "pairs": len(pairs),
-    }
+    figures = {"images": 0 if section.extra_only else len(data), "pairs": len(pairs)}
     if section.extra is not None:
         assert detector is not None  # `check_extra`: not together with `mine.detections`
         extra = extra_images(run.data, section.extra)
-        count = console.count(len(extra), "extra image")
-        for line in (f"{extra.root}: {count}", *extra.notes):
+        for line in (f"{extra.root}: {console.count(len(extra), 'extra image')}", *extra.notes):
             console.note(line)
         pairs = _pairs(run, extra, detector, reference)
         replace(pairs, files=extra.files).save(folder / EXTRA_PAIRS)

@@ -83,6 +83,14 @@ class _FullWidth:
         yield from console.render(self.table, options.update(width=width))
 
 
+def columns(*names: str) -> Table:
+    """An empty table with these columns; a name that starts with > is aligned to the right."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_header=any(names))
+    for name in names:
+        table.add_column(name.removeprefix(">"), justify="right" if name[:1] == ">" else "left")
+    return table
+
+
 def table(content: Table) -> None:
     """Show a table of results."""
     out.print(_FullWidth(content), soft_wrap=True)

@@ -181,7 +181,7 @@ class TestTimm:
             ("resnet_51", 'no model "resnet_51"'),
             ("test_vit:nowhere.pth", "nowhere.pth: there is no such file"),
             ("test_vit:IMAGENET1K_V2", 'no file "IMAGENET1K_V2"'),
-            ("test_vit:net.pth", "not the weights of test_vit"),
+            ("test_vit:net.pth", "do not fit test_vit"),
             ("resnet10t:net.pth", "resnet10t"),
         ],
     )

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from mini_fsod.detector.batch import Proposals, ScoredProposals, Targets
-from mini_fsod.online.mingling import Instances
+from mini_fsod.loader.resident import ScoredBoxes
 
 BASE_CLASSES = 2
 
@@ -22,7 +22,7 @@ EMPTY = [0.0, 0.0, 0.0, 0.0]
 Row = tuple[list[float], int, float]  # box, label, score
 
 
-def instances(*images: list[Row], width: int | None = None) -> Instances:
+def instances(*images: list[Row], width: int | None = None) -> ScoredBoxes:
     """Padded as a batch is: empty boxes that are not valid, with a score of 1."""
     rows = max([width or 0, *map(len, images)])
     boxes, labels = torch.zeros(len(images), rows, 4), torch.zeros(len(images), rows).long()
@@ -31,15 +31,14 @@ def instances(*images: list[Row], width: int | None = None) -> Instances:
         for k, (box, label, score) in enumerate(image):
             boxes[i, k], labels[i, k] = torch.tensor(box), label
             scores[i, k], valid[i, k] = score, True
-    return Instances(boxes, labels, scores, valid)
+    return ScoredBoxes(boxes, labels, valid, scores)
 
 
 def targets(*images: list[Row], width: int | None = None) -> Targets:
-    boxes, labels, _, valid = instances(*images, width=width)
-    return Targets(boxes, labels, valid)
+    return Targets(*instances(*images, width=width)[:3])
 
 
-def rows_of(boxes: Instances, image: int = 0) -> list[Row]:
+def rows_of(boxes: ScoredBoxes, image: int = 0) -> list[Row]:
     """The valid rows of an image."""
     valid = boxes.valid[image].tolist()
     columns = (boxes.boxes[image].tolist(), boxes.labels[image].tolist())

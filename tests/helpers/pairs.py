@@ -14,6 +14,7 @@ from mini_fsod.data.dataset import NO_BOXES, Dataset
 from mini_fsod.data.read import read
 from mini_fsod.data.subsets import arranged
 from mini_fsod.labels import LabelMap
+from mini_fsod.mining.audit import GroundTruth
 from mini_fsod.mining.calibration import DotProducts
 from mini_fsod.mining.candidates import Candidates
 from mini_fsod.mining.crop_similarity import CropFeatures
@@ -28,8 +29,10 @@ def data_of(folder: Path, kind: str = "coco") -> Dataset:
     return arranged(read(write(folder)), LABELS)
 
 
-def no_shots(of: Dataset) -> Dataset:
-    return of.with_boxes(NO_BOXES).select([])
+def ground_truth(data: Dataset, shots: Dataset | None = None) -> GroundTruth:
+    """By default without shots."""
+    shots = data.with_boxes(NO_BOXES).select([]) if shots is None else shots
+    return GroundTruth.of(data, shots, LABELS)
 
 
 def pairs_of(*rows: tuple[int, int, float, tuple[float, ...]]) -> Pairs:

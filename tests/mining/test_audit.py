@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.pairs import LABELS, data_of, no_shots, pairs_of
+from helpers.pairs import LABELS, data_of, ground_truth, pairs_of
 from mini_fsod.data.dataset import Boxes, Dataset
 from mini_fsod.data.subsets import arranged
 from mini_fsod.mining.audit import (
@@ -20,7 +20,6 @@ from mini_fsod.mining.audit import (
     SHOT,
     TRUE,
     audit,
-    count_hidden,
     judge_candidates,
     judge_with_pool,
     seem_complete,
@@ -61,9 +60,7 @@ def test_judge_candidates_of_every_kind(tmp_path: Path) -> None:
         ((1, 0, 0.2, (0, 0, 20, 20)), TRUE, LOOSE),  # difficult boxes count as true
         ((2, 0, 0.1, (0, 0, 20, 20)), FALSE, BACKGROUND),
     ]
-    verdict = judge_candidates(
-        found_of(*(row for row, _, _ in cases)), truth, no_shots(truth), LABELS
-    )
+    verdict = judge_candidates(found_of(*(row for row, _, _ in cases)), ground_truth(truth))
     assert verdict.kind.tolist() == [kind for _, kind, _ in cases]
     assert verdict.on.tolist() == [on for _, _, on in cases]
 
@@ -71,23 +68,20 @@ def test_judge_candidates_of_every_kind(tmp_path: Path) -> None:
 def test_judge_candidates_takes_the_free_box_of_two(tmp_path: Path) -> None:
     truth = truth_of(tmp_path, (0, BIRD, (0, 0, 20, 20)), (0, BIRD, (4, 0, 20, 20)))
     found = found_of((0, 0, 0.9, (1, 0, 20, 20)), (0, 0, 0.8, (1, 0, 20, 20)))
-    assert judge_candidates(found, truth, no_shots(truth), LABELS).kind.tolist() == [TRUE, TRUE]
+    assert judge_candidates(found, ground_truth(truth)).kind.tolist() == [TRUE, TRUE]
 
 
 def test_judge_candidates_takes_the_best_fitting_box(tmp_path: Path) -> None:
     """The first fits both, and the first bird better; the second fits that bird alone."""
     truth = truth_of(tmp_path, (0, BIRD, (0, 0, 20, 20)), (0, BIRD, (6, 0, 20, 20)))
     found = found_of((0, 0, 0.9, (1, 0, 20, 20)), (0, 0, 0.8, (-3, 0, 20, 20)))
-    assert judge_candidates(found, truth, no_shots(truth), LABELS).kind.tolist() == [
-        TRUE,
-        DUPLICATE,
-    ]
+    assert judge_candidates(found, ground_truth(truth)).kind.tolist() == [TRUE, DUPLICATE]
 
 
 def test_judge_candidates_accepts_an_iou_of_one_half(tmp_path: Path) -> None:
     truth = truth_of(tmp_path, (0, BIRD, (0, 0, 20, 20)))
     found = found_of((0, 0, 0.9, (0, 0, 10, 20)))
-    assert judge_candidates(found, truth, no_shots(truth), LABELS).kind.tolist() == [TRUE]
+    assert judge_candidates(found, ground_truth(truth)).kind.tolist() == [TRUE]
 
 
 def test_judge_with_pool_ignores_ineligible_candidates(tmp_path: Path) -> None:
@@ -95,19 +89,19 @@ def test_judge_with_pool_ignores_ineligible_candidates(tmp_path: Path) -> None:
     truth = truth_of(tmp_path, (0, BIRD, (0, 0, 60, 60)), (0, BIRD, (40, 0, 30, 40)))
     rows = ((0, 0, 0.9, (0, 0, 60, 60)), (0, 0, 0.8, (35, 0, 26, 40)), (0, 0, 0.7, (48, 0, 22, 40)))
     found, kept = found_of(*rows), np.array([True, False, True])
-    row = audit(found, kept, truth, no_shots(truth), LABELS)["classes"]["bird"]
+    row = audit(found, kept, ground_truth(truth))["classes"]["bird"]
     assert (row["true_positives"], row["duplicates"], row["precision"]) == (2, 0, 1)
     assert (row["candidates"], row["candidates_true"]) == (3, 2)
-    among_all = judge_candidates(found, truth, no_shots(truth), LABELS)
+    among_all = judge_candidates(found, ground_truth(truth))
     assert among_all.kind.tolist() == [TRUE, TRUE, DUPLICATE]
-    both = judge_with_pool(among_all, found, kept, truth, no_shots(truth), LABELS)
+    both = judge_with_pool(among_all, found, kept, ground_truth(truth))
     assert both.kind.tolist() == [TRUE, TRUE, TRUE]
 
 
 def test_audit_ignores_crowds(tmp_path: Path) -> None:
     truth = truth_of(tmp_path, (0, BIRD, (0, 0, 20, 20)), crowd=[True])
     found = found_of((0, 0, 0.9, (0, 0, 20, 20)))
-    row = audit(found, np.array([True]), truth, no_shots(truth), LABELS)["classes"]["bird"]
+    row = audit(found, np.array([True]), ground_truth(truth))["classes"]["bird"]
     assert (row["hidden"], row["true_positives"], row["recall"]) == (0, 0, None)
 
 
@@ -120,7 +114,7 @@ def test_audit_of_hand_computed_figures(tmp_path: Path) -> None:
     found = found_of(*rows)
     kept = found.score >= 0.5  # twelve of image 0, and one on the car
     without = (found.take(kept), np.ones(13, dtype=bool))
-    result = audit(found, kept, truth, no_shots(truth), LABELS, without)
+    result = audit(found, kept, ground_truth(truth), without)
     bird = result["classes"]["bird"]
     plain = bird.pop("without_co_mining")
     assert bird == {
@@ -160,14 +154,14 @@ def test_audit_counts_shots_as_neither_right_nor_wrong(tmp_path: Path) -> None:
         (1, 0, 0.5, (0, 0, 20, 20)),  # the other shot
     )
     kinds = [SHOT, DUPLICATE, FALSE, TRUE, SHOT]
-    assert judge_candidates(found, truth, shots, LABELS).kind.tolist() == kinds
-    bird = audit(found, np.ones(5, dtype=bool), truth, shots, LABELS)["classes"]["bird"]
+    assert judge_candidates(found, ground_truth(truth, shots)).kind.tolist() == kinds
+    bird = audit(found, np.ones(5, dtype=bool), ground_truth(truth, shots))["classes"]["bird"]
     assert (bird["hidden"], bird["kept"], bird["on_shots"]) == (3, 4, 2)
     assert (bird["precision"], bird["recall"]) == (0.5, pytest.approx(1 / 3, abs=1e-6))
-    assert count_hidden(truth, shots, LABELS) == 3
-    assert count_hidden(truth, no_shots(truth), LABELS) == 5
+    assert len(ground_truth(truth, shots).hidden) == 3
+    assert len(ground_truth(truth).hidden) == 5
     elsewhere = replace(shots, files=("elsewhere/1.png", "elsewhere/0.png"))
-    assert count_hidden(truth, elsewhere, LABELS) == 5
+    assert len(ground_truth(truth, elsewhere).hidden) == 5
 
 
 @pytest.mark.parametrize(
@@ -191,7 +185,7 @@ def test_seem_complete_needs_a_quarter_of_the_mined_boxes(
 def test_audit_without_candidates(tmp_path: Path) -> None:
     truth = data_of(tmp_path)
     nothing = np.zeros(0, dtype=bool)
-    result = audit(select_candidates(pairs_of()), nothing, truth, no_shots(truth), LABELS)
+    result = audit(select_candidates(pairs_of()), nothing, ground_truth(truth))
     assert result["pool"]["hidden"] == 3
     assert result["pool"]["recall"] == 0
     assert result["pool"]["precision"] is None
@@ -206,11 +200,11 @@ def test_judge_candidates_depends_on_better_ones_alone(tmp_path: Path) -> None:
     near = np.array([[10, 20, 30, 40], [0, 0, 60, 60], [40, 20, 50, 30]])[image]
     xywh = near * rng.normal(1, 0.15, (n, 4))
     found = Candidates(image, label, xywh, rng.random(n), rng.random(n), None)
-    whole = judge_candidates(found, truth, no_shots(truth), LABELS)
+    whole = judge_candidates(found, ground_truth(truth))
     best = found.score > 0.4
-    part = judge_candidates(found.take(best), truth, no_shots(truth), LABELS)
+    part = judge_candidates(found.take(best), ground_truth(truth))
     assert part.kind.tolist() == whole.kind[best].tolist()
     assert set(whole.kind.tolist()) == {TRUE, DUPLICATE, FALSE}
     shuffled = rng.permutation(n)
-    again = judge_candidates(found.take(shuffled), truth, no_shots(truth), LABELS)
+    again = judge_candidates(found.take(shuffled), ground_truth(truth))
     assert again.kind.tolist() == whole.kind[shuffled].tolist()

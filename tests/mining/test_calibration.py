@@ -9,13 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mini_fsod.errors import UserError
-from mini_fsod.mining.calibration import (
-    DotProducts,
-    calibrated,
-    cosine,
-    dot_products,
-    prototypes,
-)
+from mini_fsod.mining.calibration import DotProducts, calibrated, cosine, dot_products, prototypes
 
 
 def test_prototypes_are_means_of_shots() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from helpers.pairs import LABELS, data_of, no_shots
+from helpers.pairs import LABELS, data_of, ground_truth
 from mini_fsod.draw import NOVEL_COLOUR
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.audit import judge_candidates
@@ -45,9 +45,7 @@ def test_class_sheet_colours_right_and_wrong_boxes(tmp_path: Path) -> None:
     plain = class_sheet(data, found, kept, 0, LABELS)
     assert has(plain, NOVEL_COLOUR)
     assert not has(plain, RIGHT_COLOUR)
-    judged = class_sheet(
-        data, found, kept, 0, LABELS, judge_candidates(found, data, no_shots(data), LABELS)
-    )
+    judged = class_sheet(data, found, kept, 0, LABELS, judge_candidates(found, ground_truth(data)))
     assert has(judged, RIGHT_COLOUR)
     assert has(judged, WRONG_COLOUR)
     assert not has(judged, NOVEL_COLOUR)
@@ -56,7 +54,7 @@ def test_class_sheet_colours_right_and_wrong_boxes(tmp_path: Path) -> None:
 def test_class_sheet_colours_found_shots(tmp_path: Path) -> None:
     data, found = data_of(tmp_path), found_of(3)
     kept = np.ones(3, dtype=bool)
-    verdict = judge_candidates(found, data, data, LABELS)  # every box is a shot
+    verdict = judge_candidates(found, ground_truth(data, data))  # every box is a shot
     seen = class_sheet(data, found, kept, 0, LABELS, verdict)
     assert has(seen, SHOT_COLOUR)
     assert not has(seen, RIGHT_COLOUR)
@@ -67,12 +65,7 @@ def test_class_sheet_colours_found_shots(tmp_path: Path) -> None:
 def test_class_sheet_shows_the_pool_only(tmp_path: Path) -> None:
     data, found = data_of(tmp_path), found_of(2)
     right = class_sheet(
-        data,
-        found,
-        np.array([True, False]),
-        0,
-        LABELS,
-        judge_candidates(found, data, no_shots(data), LABELS),
+        data, found, np.array([True, False]), 0, LABELS, judge_candidates(found, ground_truth(data))
     )
     assert has(right, RIGHT_COLOUR)
     assert not has(right, WRONG_COLOUR)
@@ -82,9 +75,7 @@ def test_class_sheet_of_an_empty_pool_shows_the_best_candidates(tmp_path: Path) 
     data, found = data_of(tmp_path), found_of(30)
     none = np.zeros(30, dtype=bool)
     assert has(class_sheet(data, found, none, 0, LABELS), NOVEL_COLOUR)
-    judged = class_sheet(
-        data, found, none, 0, LABELS, judge_candidates(found, data, no_shots(data), LABELS)
-    )
+    judged = class_sheet(data, found, none, 0, LABELS, judge_candidates(found, ground_truth(data)))
     assert ROWS * CELL < judged.height < 2 * ROWS * CELL  # one grid, of the best
     assert has(judged, RIGHT_COLOUR)
     assert not has(class_sheet(data, found, none, 1, LABELS), NOVEL_COLOUR)  # there is no candidate

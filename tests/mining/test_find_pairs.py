@@ -64,9 +64,7 @@ def detector() -> Detector:
         norm="group",
         channels=16,
         rpn=RPNSettings(
-            anchor_sizes=((8,), (16,), (32,), (64,), (128,)),
-            before_nms_test=60,
-            after_nms_test=40,
+            anchor_sizes=((8,), (16,), (32,), (64,), (128,)), before_nms_test=60, after_nms_test=40
         ),
         roi=RoISettings(width=32),
     )
@@ -343,8 +341,8 @@ def test_compare_given_pairs_equals_single_boxes(
     pairs = Pairs.of(given.image, label, np.full(len(given), 0.5), xywh, rows[::-1])
     boxes = Boxes.of(given.image, xywh, label)
     plans = each_once(pictures.sizes, 3, 96, 192)
-    own = replace(comparison, plans=plans)
-    found = compare_given_pairs(pairs, boxes, own, batches_of(pictures, boxes))
+    features = box_features(comparison.discriminator, batches_of(pictures, boxes), plans)
+    found = compare_given_pairs(pairs, boxes, comparison, features)
     assert len(found) == len(pairs)
     cosines = found.products.cosine(found.proposal, found.label)
     expected = np.zeros(len(pairs))

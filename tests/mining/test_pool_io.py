@@ -226,11 +226,7 @@ def test_read_pool_tells_equal_names_apart_by_folders(tmp_path: Path) -> None:
     ("change", "kind", "what"),
     [
         ({"images": {"file_name": "z.png"}}, "unknown-image", 'no picture "z.png"'),
-        (
-            {"images": {"width": 50, "height": 40}},
-            "size-changed",
-            "50 x 40 in the file, 100 x 80",
-        ),
+        ({"images": {"width": 50, "height": 40}}, "size-changed", "50 x 40 in the file, 100 x 80"),
         (
             {"categories": {"name": "brid"}},
             "unknown-class",

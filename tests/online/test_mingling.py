@@ -27,9 +27,9 @@ from helpers.novel_boxes import (
     targets,
 )
 from mini_fsod.detector.batch import ScoredProposals
+from mini_fsod.loader.resident import ScoredBoxes
 from mini_fsod.mining.overlap import NESTED, greedy_nms, nesting
 from mini_fsod.online.mingling import (
-    Instances,
     found_by_teacher,
     mingle,
     outside_objects,
@@ -295,7 +295,7 @@ def test_mingle_adds_nothing_and_is_idempotent(online: list[Row], offline: list[
     assert all(row in online + offline for row in kept)
     assert bool(kept) == bool(online or offline)
     empty: Tensor = torch.zeros(1, 0)
-    none = Instances(empty[..., None].expand(1, 0, 4), empty.long(), empty, empty.bool())
+    none = ScoredBoxes(empty[..., None].expand(1, 0, 4), empty.long(), empty.bool(), empty)
     twice, by_teacher = mingle(none, once, 0.5, True)
     assert rows_of(twice) == kept
     assert not by_teacher.any()

@@ -11,14 +11,7 @@ import pytest
 import torch
 
 from helpers import shapes
-from helpers.online_run import (
-    LABELS,
-    NO_TEACHER,
-    mixed_pool,
-    run_of,
-    trained,
-    write_pool,
-)
+from helpers.online_run import LABELS, NO_TEACHER, mixed_pool, run_of, trained, write_pool
 from helpers.tiny_run import hidden_boxes
 from mini_fsod import checkpoint
 from mini_fsod.config.schema import Online

@@ -11,15 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from helpers import shapes
-from helpers.online_run import (
-    LABELS,
-    TEACHER,
-    log_of,
-    mixed_pool,
-    run_of,
-    trained,
-    write_pool,
-)
+from helpers.online_run import LABELS, TEACHER, log_of, mixed_pool, run_of, trained, write_pool
 from mini_fsod.data.dataset import NO_BOXES
 from mini_fsod.errors import UserError
 from mini_fsod.loader.augment import draw_strong, strong_view
@@ -166,7 +158,7 @@ def test_online_uses_hidden_boxes_only_for_a_gauge(
         return TrainingSet(data, NO_BOXES, NO_BOXES.area, NO_BOXES)
 
     monkeypatch.setattr(retrain, "oracle", nothing_hidden)
-    monkeypatch.setattr(retrain, "count_hidden", lambda data, shots, labels: 0)
+    monkeypatch.setattr(retrain, "seem_complete", lambda objects, mined: False)
     run = run_of(data, tmp_path, mixed_pool(data), **TEACHER)
     wanted = (with_teacher / "checkpoint.safetensors").read_bytes()
     assert trained(run, tmp_path / "online") == wanted

@@ -13,7 +13,7 @@ from mini_fsod.config.schema import Mine, Online
 from mini_fsod.detector import Detector, RoISettings, RPNSettings, Targets, build
 from mini_fsod.detector.nms import by_matrix
 from mini_fsod.labels import LabelMap
-from mini_fsod.online.mingling import Instances
+from mini_fsod.loader.resident import ScoredBoxes
 from mini_fsod.online.teacher import TeacherInputs, loss_on_mined, losses_with_teacher
 from mini_fsod.train.ema import Average
 from mini_fsod.train.step import Losses
@@ -66,7 +66,7 @@ def inputs_of(truth: int, mined: int, hidden: int = 2) -> TeacherInputs:
         strong,
         torch.tensor([[64, 64], [60, 50]]),
         annotated,
-        Instances(pool.boxes, pool.labels, scores, pool.valid),
+        ScoredBoxes(pool.boxes, pool.labels, pool.valid, scores),
         boxes(3, 1, 0),
         boxes(4, hidden, 2),
         DRAW,

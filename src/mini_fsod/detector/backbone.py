@@ -6,6 +6,7 @@ which have `channels` channels.
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from torchvision.ops import FrozenBatchNorm2d
 from mini_fsod.detector.anchors import STRIDES
 from mini_fsod.detector.convolution import FoldedConv
 from mini_fsod.detector.settings import IMAGENET, BackboneSettings, Normalisation
+from mini_fsod.detector.weights import SUFFIXES, WeightsFile, load_weights, read_weights
 from mini_fsod.errors import UserError
 
 RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
@@ -102,14 +104,15 @@ class TimmBackbone(nn.Module):
 
 
 def make_backbone(
-    settings: BackboneSettings, weights: str | Path | None = None
+    settings: BackboneSettings, weights: str | Path | WeightsFile | None = None
 ) -> ResNet | TimmBackbone:
     """The backbone with random weights, those of a file, or those of its library.
 
     `weights`: None: random; the name of torchvision weights ("IMAGENET1K_V2", "DEFAULT");
-    "pretrained" for timm's default ones; or a .safetensors or .pth file with torchvision's (timm's)
-    names, in which `num_batches_tracked` may be missing and `fc` is ignored.
+    "pretrained" for timm's default ones; or a file (`read_weights`).
     """
+    if isinstance(weights, Path) or (isinstance(weights, str) and weights.endswith(SUFFIXES)):
+        weights = read_weights(Path(weights))
     if settings.norm == "group" and (weights is not None or settings.frozen_stages):
         raise UserError(
             "GroupNorm is for training from random weights, with no frozen stages.",
@@ -124,15 +127,15 @@ def make_backbone(
     return TimmBackbone(_timm_model(settings, weights), settings.frozen_stages)
 
 
-def _torchvision_resnet(settings: BackboneSettings, weights: str | Path | None) -> Any:
+def _torchvision_resnet(settings: BackboneSettings, weights: str | WeightsFile | None) -> Any:
     norm: Any = _group_norm if settings.norm == "group" else nn.BatchNorm2d
     net: Any
     if settings.name == NARROW:
         net = _narrow_resnet(norm)
     else:
         net = get_model(settings.name, weights=None, norm_layer=norm)
-    if weights is not None and _is_file(weights):
-        _load(net, _existing(weights))
+    if isinstance(weights, WeightsFile):
+        load_weights(net, weights, settings.name)
     elif weights is not None and settings.name == NARROW:
         raise UserError(
             f"torchvision has no weights of {NARROW}.",
@@ -146,7 +149,7 @@ def _torchvision_resnet(settings: BackboneSettings, weights: str | Path | None) 
                 f"Use {', '.join(known.__members__)}, or a .safetensors or .pth file.",
             )
         try:
-            state = known[str(weights)].get_state_dict(progress=False, check_hash=True)
+            state = known[weights].get_state_dict(progress=False, check_hash=True)
         except OSError as error:
             raise UserError(
                 f"The weights {weights} of {settings.name} could not be downloaded: {error}.",
@@ -186,8 +189,8 @@ def _narrow_resnet(norm: Any) -> Any:
     return net
 
 
-def _timm_model(settings: BackboneSettings, weights: str | Path | None) -> Any:
-    timm = _timm(settings.name)
+def _timm_model(settings: BackboneSettings, weights: str | WeightsFile | None) -> Any:
+    timm = import_timm(settings.name)
     if settings.stride_in_1x1 or settings.norm == "group":
         raise UserError(
             f'"{settings.name}" is a timm model, whose norms and strides are fixed.',
@@ -201,16 +204,16 @@ def _timm_model(settings: BackboneSettings, weights: str | Path | None) -> Any:
         except TypeError:  # other models do not take it
             return create()
 
-    options: dict[str, Any] = {"pretrained": weights is not None}
-    if weights is not None and _is_file(weights):
-        options["pretrained_cfg_overlay"] = {"file": str(_existing(weights))}
     try:
         strides = make().feature_info.reduction()
         if not set(STRIDES) <= set(strides):
             raise ValueError(
                 f"its feature maps have strides {strides}; 4, 8, 16 and 32 are needed."
             )
-        net = make(out_indices=[strides.index(s) for s in STRIDES], **options)
+        indices = [strides.index(s) for s in STRIDES]
+        net = make(out_indices=indices, pretrained=isinstance(weights, str))
+        if isinstance(weights, WeightsFile):
+            load_timm_weights(net, weights, settings.name, timm.create_model(settings.name))
         net = timm.layers.freeze_batch_norm_2d(net)
         with torch.no_grad():
             net(torch.zeros(1, 3, 64, 96))  # fails for a model of one image size
@@ -222,60 +225,39 @@ def _timm_model(settings: BackboneSettings, weights: str | Path | None) -> Any:
     return net
 
 
+def load_timm_weights(net: nn.Module, weights: WeightsFile, name: str, whole: nn.Module) -> None:
+    """Load a file into a timm model, or into the part of it that gives features.
+
+    timm itself would read any pickle, and ignore missing tensors. Its conversion of published names
+    needs the whole model; some names of features have "_" for "." or begin with "model.".
+    """
+
+    def flat(tensor: str) -> str:
+        return tensor.removeprefix("model.").replace(".", "_")
+
+    convert = getattr(sys.modules[type(whole).__module__], "checkpoint_filter_fn", None)
+    tensors = weights.tensors if convert is None else convert(weights.tensors, whole)
+    names = {flat(tensor): tensor for tensor in net.state_dict()}
+    tensors = {names.get(flat(tensor), tensor): value for tensor, value in tensors.items()}
+    load_weights(net, weights._replace(tensors=tensors), name)
+
+
 def default_normalisation(name: str) -> Normalisation:
     """The normalisation of the library's own weights of this backbone."""
     if name in (*RESNETS, NARROW):
         return IMAGENET
-    known = _timm(name).models.get_pretrained_cfg(name)
+    known = import_timm(name).models.get_pretrained_cfg(name)
     return IMAGENET if known is None else Normalisation(tuple(known.mean), tuple(known.std))
 
 
-def _timm(name: str) -> Any:
+def import_timm(name: str) -> Any:
+    """The package timm, for a model that is not torchvision's."""
     try:
         import timm
         import timm.layers
     except ImportError as error:
         raise UserError(
-            f'"{name}" is a timm model, and timm is not installed.',
+            f'"{name}" is no ResNet of torchvision; timm, which may know it, is not installed.',
             "Run: pip install 'mini-fsod[timm]', or use resnet18, 34, 50, 101 or 152.",
         ) from error
     return timm
-
-
-def _is_file(weights: str | Path) -> bool:
-    return isinstance(weights, Path) or Path(weights).suffix in (".safetensors", ".pth", ".pt")
-
-
-def _existing(weights: str | Path) -> Path:
-    if not Path(weights).is_file():
-        raise UserError(f"{weights}: this file of weights does not exist.", "Check the path.")
-    return Path(weights)
-
-
-def _load(net: nn.Module, path: Path) -> None:
-    """Load weights under torchvision's names; those of the classifier are not needed."""
-    state: dict[str, Tensor]
-    if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
-
-        state = load_file(path)
-    else:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    try:
-        missing, unexpected = net.load_state_dict(state, strict=False)
-    except RuntimeError as error:
-        raise UserError(
-            f"{path}: the weights do not fit: {error}", "Check the name of the backbone."
-        ) from error
-    missing = [m for m in missing if not m.endswith("num_batches_tracked") and m[:3] != "fc."]
-    if missing and any(name.startswith("backbone.") for name in unexpected):
-        raise UserError(
-            f"{path}: it is a detector, not the weights of a backbone.",
-            "To start from a trained detector, set base.checkpoint.",
-        )
-    if missing:
-        raise UserError(
-            f"{path}: {len(missing)} tensors are missing, such as {missing[0]}"
-            + (f"; unknown tensors, such as {unexpected[0]}." if unexpected else "."),
-            "Name the tensors as torchvision does.",
-        )

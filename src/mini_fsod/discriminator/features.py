@@ -23,7 +23,7 @@ class Discriminator(nn.Module):
 
     `body` maps normalised images (B, 3, H, W) to (B, dimension, H / stride, W / stride). With
     `crop` every box is cropped from its image and resized to crop x crop pixels: slower, but
-    nothing around the box matters, and small objects are seen as large as others.
+    nothing around the box matters, and all objects have one size.
 
     The body runs in bfloat16 on CUDA and in float32 elsewhere; RoIAlign and means are in float32.
     Without crops nothing waits for the device, so that a call can be recorded (`Captured`).

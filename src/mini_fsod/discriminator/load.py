@@ -14,20 +14,15 @@ A file alone holds a ResNet: one that describes itself (`mini pretrain`), torchv
 
 from __future__ import annotations
 
-import argparse
 import json
-import pickle
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
@@ -36,9 +31,12 @@ from mini_fsod.detector.backbone import (
     NARROW,
     RESNETS,
     default_normalisation,
+    import_timm,
+    load_timm_weights,
     make_backbone,
 )
 from mini_fsod.detector.settings import BackboneSettings, Norm, Normalisation
+from mini_fsod.detector.weights import SUFFIXES, load_weights, read_weights
 from mini_fsod.discriminator.features import Discriminator
 from mini_fsod.errors import UserError, nearest
 from mini_fsod.files import is_file, write_bytes
@@ -48,13 +46,7 @@ SPELLINGS = (
     "Give resnet50:IMAGENET1K_V1, the name of a timm model such as vit_small_patch16_224.dino, a "
     "file of weights, or NAME:FILE."
 )
-SUFFIXES = (".safetensors", ".pth", ".pt", ".tar", ".bin")
 TRANSFORMERS = ("vision_transformer", "eva", "deit")  # timm's modules of models with patch tokens
-
-# Where training scripts store a network's weights, and the prefixes of the network wanted: the
-# query encoder of MoCo v2, the base encoder of MoCo v3, the backbone of DINO
-HOLDERS = ("state_dict", "model", "teacher")
-PREFIXES = ("module.", "encoder_q.", "base_encoder.", "backbone.")
 
 # (bottleneck blocks, blocks of layer2, blocks of layer3, channels of the stem): the ResNet
 KINDS = {
@@ -65,8 +57,6 @@ KINDS = {
     (True, 8, 36, 64): "resnet152",
     (False, 2, 2, 16): NARROW,
 }
-
-State = dict[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +87,13 @@ def load_discriminator(
     settings = BackboneSettings(name or "", "frozen", stride_in_1x1)
     body: LastMap | _Tokens
     with torch.random.fork_rng(devices=[]):  # new weights are drawn, then overwritten
-        if isinstance(weights, Path) and (name is None or name in (*RESNETS, NARROW)):
+        if name is not None and name not in (*RESNETS, NARROW):
+            body = _timm_body(settings, weights)
+        elif isinstance(weights, Path):
             settings, body, file_crop = _resnet_of(weights, settings)
             crop = crop or file_crop
-        elif name in (*RESNETS, NARROW):
-            body = LastMap(make_backbone(settings, weights))
         else:
-            body = _timm_body(settings, weights)
+            body = LastMap(make_backbone(settings, weights))
     normalisation = normalisation or default_normalisation(settings.name)
     found = Discriminator(body, body.dimension, body.stride, normalisation, crop)
     found.to(device)
@@ -174,8 +164,8 @@ def _resnet_of(
     path: Path, settings: BackboneSettings
 ) -> tuple[BackboneSettings, LastMap, int | None]:
     """A ResNet with the weights of a file of any layout, its settings, and the file's crop size."""
-    header, state = _read_file(path)
-    kind = header.backbone if header else resnet_name(state)
+    header, weights = read_discriminator_header(path), read_weights(path, SPELLINGS)
+    kind = header.backbone if header else resnet_name(weights.tensors)
     fix = "A file alone must hold a ResNet under torchvision's names; others are NAME:FILE."
     if kind is None:
         raise UserError(f"{path}: these are not the weights of a ResNet.", fix)
@@ -183,77 +173,44 @@ def _resnet_of(
         raise UserError(f"{path}: these are weights of {kind}, not of {settings.name}.", fix)
     settings = replace(settings, name=kind, norm=header.norm if header else "frozen")
     if settings.norm == "frozen":
-        return settings, LastMap(_backbone(settings, path, state)), header.crop if header else None
-    net = make_backbone(settings)
-    try:
-        net.load_state_dict(state)
-    except RuntimeError as error:
-        raise UserError(f"{path}: the weights do not fit: {error}", "Copy it again.") from error
+        net = make_backbone(settings, weights)
+    else:
+        net = make_backbone(settings)
+        load_weights(net, weights, kind)
     return settings, LastMap(net), header.crop if header else None
-
-
-def _backbone(settings: BackboneSettings, path: Path, state: State) -> nn.Module:
-    """A backbone with the tensors found in a file."""
-    with TemporaryDirectory() as folder:
-        plain = Path(folder) / "weights.safetensors"
-        save_file({name: value.contiguous().clone() for name, value in state.items()}, plain)
-        try:
-            return make_backbone(settings, plain)
-        except UserError as error:
-            raise UserError(error.what.replace(str(plain), str(path)), error.fix) from None
 
 
 def _timm_body(settings: BackboneSettings, weights: str | Path | None) -> LastMap | _Tokens:
     """A model of timm: patch tokens of transformers, the last feature map of others."""
     name = settings.name
-    timm = _timm(name)
+    timm = import_timm(name)
     if isinstance(weights, str):
         raise UserError(f'There is no file "{weights}" of weights for {name}.', SPELLINGS)
     plain = name.split(".")[0]
     if not timm.is_model(plain):
         near = nearest(plain, [*timm.list_models(), *RESNETS])
         raise UserError(f'There is no model "{plain}" in torchvision or timm.{near}', SPELLINGS)
-    state = None if weights is None else _read_file(weights)[1]
+    file = None if weights is None else read_weights(weights, SPELLINGS)
     try:
         if not timm.models.is_model_in_modules(plain, TRANSFORMERS):
-            if weights is None or state is None:
-                return LastMap(make_backbone(settings, "pretrained"))
-            return LastMap(_backbone(settings, weights, state))
+            return LastMap(make_backbone(settings, file or "pretrained"))
         if settings.stride_in_1x1:
             raise UserError(
                 f"{name} has no 1x1 convolution to carry the stride.",
                 "Set discriminator.caffe to false.",
             )
-        net = timm.create_model(
-            name, pretrained=state is None, num_classes=0, dynamic_img_size=True
-        )
-        if state is not None:
-            # timm's conversion of published names to its own; it ignores missing tensors
-            renamed = sys.modules[type(net).__module__].checkpoint_filter_fn(state, net)
-            missing, _ = net.load_state_dict(renamed, strict=False)
-            if missing:
-                raise ValueError(f"{len(missing)} tensors are missing, the first is {missing[0]}.")
+        net = timm.create_model(name, pretrained=file is None, num_classes=0, dynamic_img_size=True)
+        if file is not None:
+            load_timm_weights(net, file, name, net)
         return _Tokens(net)
     except (RuntimeError, AttributeError, ValueError, AssertionError, OSError) as error:
-        if weights is not None:
+        if file is not None:
             fix = "Check that the file belongs to the name."
             raise UserError(f"{weights}: not the weights of {name}: {error}", fix) from error
         raise UserError(
             f"The weights of {name} could not be downloaded: {error}",
             "Without a connection, copy the file from elsewhere and give it as NAME:FILE.",
         ) from error
-
-
-def _timm(name: str) -> Any:
-    try:
-        import timm
-    except ImportError as error:
-        raise UserError(
-            f'"{name}" is no file and no ResNet of torchvision; timm, which may know it, is not '
-            "installed.",
-            f"pip install 'mini-fsod[timm]'. {SPELLINGS}",
-        ) from error
-    return timm
 
 
 # Files of weights
@@ -282,47 +239,6 @@ def read_discriminator_header(path: Path) -> DiscriminatorHeader | None:
         return DiscriminatorHeader(**about["discriminator"])
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: cannot be read ({error}).", "Copy or fetch it again.") from None
-
-
-def _read_file(path: Path) -> tuple[DiscriminatorHeader | None, State]:
-    """The header, where there is one, and the network's tensors under its own names."""
-    header = read_discriminator_header(path)
-    try:
-        if path.suffix == ".safetensors":
-            content: Any = load_file(path)
-        else:
-            # training scripts store their arguments; a Namespace is harmless
-            with torch.serialization.safe_globals([argparse.Namespace]):
-                content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        if "weights_only" not in str(error) and "Unsupported" not in str(error):
-            raise UserError(f"{path}: not a file of weights ({error}).", SPELLINGS) from None
-        raise UserError(
-            f"{path}: the file holds more than tensors, and reading it could run any program.",
-            "If you trust it: python -c \"import torch; torch.save(torch.load('"
-            f"{path}', 'cpu', weights_only=False)['state_dict'], 'weights.pth')\", and give "
-            "weights.pth.",
-        ) from None
-    except (SafetensorError, OSError, RuntimeError, ValueError, EOFError) as error:
-        raise UserError(f"{path}: cannot be read ({error}).", "Copy or fetch it again.") from None
-    return header, _unwrapped(path, content)
-
-
-def _unwrapped(path: Path, content: Any) -> State:
-    """The tensors of the network under its own names, without a classifier or head `fc`.
-
-    MoCo's `module.encoder_q.layer1.0.conv1.weight` becomes `layer1.0.conv1.weight`.
-    """
-    for holder in HOLDERS:
-        if isinstance(content, Mapping) and isinstance(content.get(holder), Mapping):
-            content = content[holder]
-    if not isinstance(content, Mapping):
-        raise UserError(f"{path}: there are no named tensors in it.", SPELLINGS)
-    state = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
-    for prefix in PREFIXES:
-        inner = {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
-        state = inner or state
-    return {name: value for name, value in state.items() if not name.startswith("fc.")}
 
 
 def resnet_name(state: Mapping[str, Tensor]) -> str | None:

@@ -31,6 +31,37 @@ LOOSE, BACKGROUND = -2, -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class GroundTruth:
+    """The g boxes in the images that were mined that can be found: difficult ones too, but no
+    crowds and regions to ignore.
+    """
+
+    boxes: Boxes  # with the labels of the label map
+    is_shot: Bools  # (g,)
+    labels: LabelMap
+
+    @classmethod
+    def of(cls, data: Dataset, shots: Dataset, labels: LabelMap) -> GroundTruth:
+        """Both data sets have one root and the classes of the label map."""
+        boxes = arranged(data, labels).boxes
+        boxes = boxes.take(boxes.sound & ~boxes.crowd & ~boxes.ignore)
+        index = {file: i for i, file in enumerate(data.files)}
+        image = np.array([index.get(file, -1) for file in shots.files], dtype=np.int64)
+        row, other = pairs_within(boxes.image, image[shots.boxes.image])
+        same = boxes.label[row] == shots.boxes.label[other]
+        same &= iou(boxes.xywh[row], shots.boxes.xywh[other]) >= SAME_BOX_IOU
+        is_shot = np.zeros(len(boxes), dtype=np.bool_)
+        is_shot[row[same]] = True
+        return cls(boxes, is_shot, labels)
+
+    @property
+    def hidden(self) -> Ints:
+        """(h,) the novel objects that are annotated beyond the shots, as indices of classes."""
+        novel = self.boxes.label[~self.is_shot] - len(self.labels.base)
+        return novel[novel >= 0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Verdict:
     """What each of n candidates is."""
 
@@ -38,13 +69,6 @@ class Verdict:
     # (n,) for false ones: the class in the label map that the box is on, LOOSE (badly placed on an
     # object of its own class), or BACKGROUND
     on: Ints
-
-
-def count_hidden(truth: Dataset, shots: Dataset, labels: LabelMap) -> int:
-    """How many novel objects are annotated beyond the shots. Both data sets have one root."""
-    boxes = _targets(arranged(truth, labels).boxes)
-    hidden = (boxes.label >= len(labels.base)) & ~_are_shots(boxes, truth, shots)
-    return int(hidden.sum())
 
 
 def seem_complete(objects: int, mined: int) -> bool:
@@ -55,20 +79,14 @@ def seem_complete(objects: int, mined: int) -> bool:
     return 0 < objects >= MIN_ANNOTATED * mined
 
 
-def judge_candidates(
-    found: Candidates, truth: Dataset, shots: Dataset, labels: LabelMap
-) -> Verdict:
-    """Candidates against all boxes of their images; there may be none of either.
-
-    `truth` has the images that were mined, and the root and classes of `shots`.
-    """
-    boxes = _targets(arranged(truth, labels).boxes)
-    label = found.label + len(labels.base)
+def judge_candidates(found: Candidates, truth: GroundTruth) -> Verdict:
+    """Candidates against all boxes of their images; there may be none of either."""
+    boxes = truth.boxes
+    label = found.label + len(truth.labels.base)
     row, other = pairs_within(found.image, boxes.image)
     overlap = iou(found.xywh[row], boxes.xywh[other])
     same = label[row] == boxes.label[other]
-    is_shot = _are_shots(boxes, truth, shots)
-    kind = _match(found, row, other, np.where(same, overlap, 0.0), is_shot)
+    kind = _match(found, row, other, np.where(same, overlap, 0.0), truth.is_shot)
 
     on = np.full(len(found), BACKGROUND, dtype=np.int64)
     # later assignments win: another class's box that it covers says more than a corner of its own
@@ -80,34 +98,12 @@ def judge_candidates(
 
 
 def judge_with_pool(
-    verdict: Verdict,
-    found: Candidates,
-    kept: Bools,
-    truth: Dataset,
-    shots: Dataset,
-    labels: LabelMap,
+    verdict: Verdict, found: Candidates, kept: Bools, truth: GroundTruth
 ) -> Verdict:
     """The verdict on all candidates, except that the pool, `kept` (n,), is judged by itself."""
     kind = verdict.kind.copy()
-    kind[kept] = judge_candidates(found.take(kept), truth, shots, labels).kind
+    kind[kept] = judge_candidates(found.take(kept), truth).kind
     return replace(verdict, kind=kind)
-
-
-def _targets(boxes: Boxes) -> Boxes:
-    """What can be found: difficult boxes too, but no crowds and regions to ignore."""
-    return boxes.take(boxes.sound & ~boxes.crowd & ~boxes.ignore)
-
-
-def _are_shots(boxes: Boxes, truth: Dataset, shots: Dataset) -> Bools:
-    """(n,) which boxes of the images of `truth` are among the shots."""
-    index = {file: i for i, file in enumerate(truth.files)}
-    image = np.array([index.get(file, -1) for file in shots.files], dtype=np.int64)
-    row, other = pairs_within(boxes.image, image[shots.boxes.image])
-    same = boxes.label[row] == shots.boxes.label[other]
-    same &= iou(boxes.xywh[row], shots.boxes.xywh[other]) >= SAME_BOX_IOU
-    mask = np.zeros(len(boxes), dtype=np.bool_)
-    mask[row[same]] = True
-    return mask
 
 
 def _match(
@@ -131,40 +127,33 @@ def _match(
 def audit(
     found: Candidates,
     kept: Bools,
-    truth: Dataset,
-    shots: Dataset,
-    labels: LabelMap,
+    truth: GroundTruth,
     without: tuple[Candidates, Bools] | None = None,
 ) -> dict[str, Any]:
     """The content of `audit.json`: the pool, then each class.
 
     `without` are candidates and pool of the detector alone; None without a discriminator.
     """
-    table = _figures(found, kept, truth, shots, labels)
-    plain = None if without is None else _figures(*without, truth, shots, labels)
+    table = _figures(found, kept, truth)
+    plain = None if without is None else _figures(*without, truth)
     for name, row in table.items():
         row["without_co_mining"] = None if plain is None else plain[name]
     total = table.pop("")
     return {"iou": MATCH_IOU, "pool": total, "classes": table}
 
 
-def _figures(
-    found: Candidates, kept: Bools, truth: Dataset, shots: Dataset, labels: LabelMap
-) -> dict[str, dict[str, Any]]:
+def _figures(found: Candidates, kept: Bools, truth: GroundTruth) -> dict[str, dict[str, Any]]:
     """The figures of each class, and of all of them under ""."""
-    verdict = judge_candidates(found, truth, shots, labels)
-    of_pool = judge_with_pool(verdict, found, kept, truth, shots, labels)
-    boxes = _targets(arranged(truth, labels).boxes)
-    hidden = boxes.label[~_are_shots(boxes, truth, shots)] - len(labels.base)
+    verdict = judge_candidates(found, truth)
+    of_pool = judge_with_pool(verdict, found, kept, truth)
+    novel, hidden = truth.labels.novel, truth.hidden
     order = np.argsort(-found.score, kind="stable")
-    table = {}
-    ranked = []
-    for index, name in enumerate(labels.novel):
-        best = order[found.label[order] == index]
-        ranked.append(best)
-        number = int((hidden == index).sum())
-        table[name] = _row(verdict, of_pool, kept, [best], number, labels)
-    table[""] = _row(verdict, of_pool, kept, ranked, int((hidden >= 0).sum()), labels)
+    ranked = [order[found.label[order] == index] for index in range(len(novel))]
+    table = {
+        name: _row(verdict, of_pool, kept, [best], int((hidden == index).sum()), truth.labels)
+        for index, (name, best) in enumerate(zip(novel, ranked, strict=True))
+    }
+    table[""] = _row(verdict, of_pool, kept, ranked, len(hidden), truth.labels)
     return table
 
 

@@ -1,9 +1,7 @@
 """Boxes of a class that are all too small, or too large, in the same way (`mine.box_correction`).
 
-Beyond the paper. One shot may teach a detector to find sofas by their seats:
-each box is then wrong by a little more or less, and all of them are too low. One correction makes
-them all more like the shot. One crop's similarity is too noisy, so one correction is fitted per
-class.
+Beyond the paper: one shot may teach a detector to find sofas by their seats. One correction per
+class is fitted, since one crop's similarity is too noisy.
 """
 
 from __future__ import annotations

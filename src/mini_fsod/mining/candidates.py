@@ -78,14 +78,12 @@ def select_candidates(
     group = _image_and_class(found)
     order = _best_first(found, group)
     kept = order[greedy_nms(found.xywh[order], group[order], nms_iou, per_image)]
-    found, rows = found.take(kept), rows[kept]
-    order = _best_first(found, found.image)
-    found, rows = found.take(order), rows[order]
-    rank = np.arange(len(found)) - np.searchsorted(found.image, found.image)
-    found, rows = found.take(rank < per_image), rows[rank < per_image]
+    kept = kept[_best_first(found.take(kept), image[kept])]
+    rank = np.arange(len(kept)) - np.searchsorted(image[kept], image[kept])
+    kept = kept[rank < per_image]
     if on_base is not None:
-        off_base = ~_overlaps(found, on_base)
-        found, rows = found.take(off_base), rows[off_base]
+        kept = kept[~_overlaps(found.take(kept), on_base)]
+    found, rows = found.take(kept), rows[kept]
     if crops is not None and refine:
         cosine = crops.similarity_to_best(rows, found.label, found.score, refine, tau)
         found = replace(found, score=calibrated(found.score_detector, cosine), cosine=cosine)

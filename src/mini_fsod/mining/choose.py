@@ -25,9 +25,9 @@ from mini_fsod.loader.cache import image_sizes
 from mini_fsod.mining import extra, pool_io
 from mini_fsod.mining.audit import (
     TRUE,
+    GroundTruth,
     Verdict,
     audit,
-    count_hidden,
     judge_candidates,
     judge_with_pool,
     seem_complete,
@@ -132,7 +132,7 @@ def _copy(given: Path, images: Path | None, folder: Path) -> dict[str, Any]:
 
 def _choose(run: Run, pairs: Pairs, data: Dataset, folder: Path, per_class: int) -> dict[str, Any]:
     """Choose the pool of some images, write all files about it, and return its figures."""
-    labels, shots = run.data.labels, run.data.shots
+    labels = run.data.labels
     found, kept, table = _candidates_and_pool(run, pairs, data, per_class)
     pool_io.write_candidates(folder / CANDIDATES, found, data, labels)
     pool_io.write_thresholds(folder / THRESHOLDS, run.config.mine.min_score, table)
@@ -144,23 +144,23 @@ def _choose(run: Run, pairs: Pairs, data: Dataset, folder: Path, per_class: int)
     if line := few_mined_note(by_class):
         console.note(line)
     verdict: Verdict | None = None
-    hidden = count_hidden(data, shots, labels)
+    truth = GroundTruth.of(data, run.data.shots, labels)
+    hidden = len(truth.hidden)
     if seem_complete(hidden, figures["kept"]):
         plain = None
         if found.cosine is not None:
             detector_alone = replace(pairs, products=None, crops=None)
             plain = _candidates_and_pool(run, detector_alone, data, per_class)[:2]
-        audited = audit(found, kept, data, shots, labels, plain)
+        audited = audit(found, kept, truth, plain)
         write_json(folder / AUDIT, audited)
-        among_all = judge_candidates(found, data, shots, labels)
-        verdict = judge_with_pool(among_all, found, kept, data, shots, labels)
+        verdict = judge_with_pool(judge_candidates(found, truth), found, kept, truth)
         figures |= {name: audited["pool"][name] for name in ("precision", "recall")}
         if figures["precision"] is not None:
             console.note(
                 f"precision {100 * figures['precision']:.1f} % by the annotations ({AUDIT})"
             )
     elif hidden:
-        kind = judge_candidates(found.take(kept), data, shots, labels).kind
+        kind = judge_candidates(found.take(kept), truth).kind
         console.note(
             f"{int((kind == TRUE).sum())} of them match one of the {hidden:,} new objects that are "
             "annotated beyond the shots; that is too few annotations to estimate the precision"

@@ -44,14 +44,12 @@ MAX_SIDE = 2000  # pixels of an image's longer side as it is decoded
 
 RIGHT_COLOUR: Rgb = (64, 200, 140)
 WRONG_COLOUR: Rgb = (255, 78, 92)
-DUPLICATE_COLOUR: Rgb = (250, 196, 60)
 SHOT_COLOUR: Rgb = (120, 170, 255)
-KIND_NAMES = {TRUE: "right", DUPLICATE: "found twice", FALSE: "wrong", SHOT: "a shot"}
-KIND_COLOURS = {
-    TRUE: RIGHT_COLOUR,
-    DUPLICATE: DUPLICATE_COLOUR,
-    FALSE: WRONG_COLOUR,
-    SHOT: SHOT_COLOUR,
+KINDS: dict[int, tuple[str, Rgb]] = {
+    TRUE: ("right", RIGHT_COLOUR),
+    DUPLICATE: ("found twice", (250, 196, 60)),
+    FALSE: ("wrong", WRONG_COLOUR),
+    SHOT: ("a shot", SHOT_COLOUR),
 }
 
 
@@ -107,7 +105,7 @@ def class_sheet(
         kinds = verdict.kind[rows]
         if (kinds != SHOT).any():
             title += f", {(kinds[kinds != SHOT] == TRUE).mean():.0%} right"
-        legend = [(KIND_NAMES[k], KIND_COLOURS[k]) for k in KIND_NAMES if (kinds == k).any()]
+        legend = [KINDS[k] for k in KINDS if (kinds == k).any()]
     ranks = range(1, len(rows) + 1)
     parts = [(title, ranks, legend)]
     if len(rows) > 2 * each:
@@ -125,16 +123,10 @@ def class_sheet(
 
 
 def _cell(
-    data: Dataset,
-    found: Candidates,
-    row: int,
-    rank: int,
-    labels: LabelMap,
-    verdict: Verdict | None,
+    data: Dataset, found: Candidates, row: int, rank: int, labels: LabelMap, verdict: Verdict | None
 ) -> Image.Image:
     cell = Image.new("RGB", SIZE, PAPER)
-    kind = None if verdict is None else int(verdict.kind[row])
-    colour = NOVEL_COLOUR if kind is None else KIND_COLOURS[kind]
+    colour = NOVEL_COLOUR if verdict is None else KINDS[int(verdict.kind[row])][1]
     canvas = ImageDraw.Draw(cell)
     font = font_for(16, *labels.classes)  # one for all cells
     try:
@@ -152,8 +144,8 @@ def _cell(
         word = _kind_name(verdict, row, labels)
         canvas.text((CELL - 3, line), word, fill=colour, font=font, anchor="rm")
     name = data.path(int(found.image[row])).name
-    small = font_for(14, name)
-    canvas.text((2, line + 22), _ending(name, small), fill=QUIET_TEXT, font=small, anchor="lm")
+    font = font_for(14, name)
+    canvas.text((2, line + 22), _ending(name, font), fill=QUIET_TEXT, font=font, anchor="lm")
     return cell
 
 
@@ -169,7 +161,7 @@ def _ending(name: str, font: Font) -> str:
 def _kind_name(verdict: Verdict, row: int, labels: LabelMap) -> str:
     """What the box shows, by the annotations."""
     if verdict.kind[row] != FALSE:
-        return KIND_NAMES[int(verdict.kind[row])]
+        return KINDS[int(verdict.kind[row])][0]
     on = int(verdict.on[row])
     return {BACKGROUND: "background", LOOSE: "badly placed"}.get(on) or labels.classes[on]
 

@@ -1,9 +1,8 @@
-"""How alike crops are: features of boxes cut out of their images (beyond the paper).
+"""How alike crops are: features of boxes cut out of their images (beyond the paper, which pools the
+features of a whole image, Eq. 3; docs/decisions/0005).
 
-The paper pools the features of a whole image at every proposal (Eq. 3). Here NMS comes first, and
-each box that is left is cropped and seen alone (docs/decisions/0005). So few boxes are left that
-their features are stored whole; `discriminator.whiten` and `.refine` change how they are compared
-without another scan.
+NMS comes first, so features of all remaining boxes can be stored; `discriminator.whiten` and
+`.refine` change how they are compared without another scan.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from torch import Tensor
 from mini_fsod.data.dataset import Floats, Ints
 from mini_fsod.errors import UserError
 from mini_fsod.mining.calibration import cosine
+from mini_fsod.mining.overlap import best_of_each
 
 AXES = 256  # principal axes of the base boxes' features that are kept
 FEATURES = ("pairs", "base", "shots")
@@ -27,7 +27,7 @@ SHRINKAGE = 0.1  # towards a multiple of the identity: few boxes estimate a cova
 class CropFeatures:
     """Features of d numbers, relative to the mean feature of base boxes.
 
-    They are float32 numbers, held as float64 for exact sums.
+    They are float32 numbers, stored as float64 for exact sums.
     """
 
     pairs: Floats  # (n, d) a row for each of `Pairs`; zeros where a box has no feature
@@ -60,13 +60,7 @@ class CropFeatures:
         wrong ones among them are wrong in different ways. Among equal scores earlier pairs win.
         """
         unit = unit_vectors(self.pairs[row])
-        best = np.concatenate(
-            [
-                of_class[np.argsort(-score[of_class], kind="stable")[:count]]
-                for of_class in (np.flatnonzero(label == c) for c in np.unique(label))
-            ]
-            or [np.zeros(0, dtype=np.int64)]
-        )
+        best = best_of_each(label, score, count)
         return _similarity(unit, label, _class_means(unit[best], label[best]), tau)
 
 

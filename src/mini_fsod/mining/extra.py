@@ -54,26 +54,26 @@ def figures_in(folder: Path) -> dict[str, Any]:
 
 def check_extra(section: Mine) -> None:
     """Raise a UserError where `mine.extra` cannot work, alone or with other keys."""
+    images = section.extra
     if section.pool is not None:
-        _check_given(section.pool, section.extra)
-    elif section.extra is None:
-        if section.extra_only:
-            raise UserError(
-                "mine.extra_only is true, but there are no extra images.",
-                "Set mine.extra to their folder, or mine.extra_only to false.",
-            )
-    elif section.detections is not None:
+        images = _images_of_given_pool(section.pool, images)
+    elif images is None and section.extra_only:
+        raise UserError(
+            "mine.extra_only is true, but there are no extra images.",
+            "Set mine.extra to their folder, or mine.extra_only to false.",
+        )
+    elif images is not None and section.detections is not None:
         raise UserError(
             f"mine.detections ({section.detections}) has detections on the training images only; "
-            f"they cannot be used to mine the images of mine.extra ({section.extra}).",
+            f"they cannot be used to mine the images of mine.extra ({images}).",
             "Leave mine.detections or mine.extra out.",
         )
-    else:
-        _check_folder(section.extra)
+    if images is not None:
+        _check_folder(images)
 
 
-def _check_given(given: Path, extra: Path | None) -> None:
-    """A given pool comes with its boxes in extra images; the images must be there."""
+def _images_of_given_pool(given: Path, extra: Path | None) -> Path | None:
+    """The folder of the extra images that a given pool was mined in; None for a pool without."""
     mined = mined_folder(given)
     known = _images_folder(figures_in(mined))
     if known is None and not is_folder(mined / EXTRA):
@@ -82,16 +82,15 @@ def _check_given(given: Path, extra: Path | None) -> None:
                 f"{given}: this pool was mined without extra images.",
                 "Leave mine.extra or mine.pool out: a given pool is not mined again.",
             )
-        return
-    check_extra_files(
-        mined / EXTRA, "Copy it from where the pool was mined, or leave mine.pool out."
-    )
+        return None
+    fix = "Copy it from where the pool was mined, or leave mine.pool out."
+    check_extra_files(mined / EXTRA, fix)
     if extra is None and known is None:
         raise UserError(
             f"{mined / EXTRA}: the folder of the extra images is not known.",
             "Set mine.extra to it.",
         )
-    _check_folder(extra or Path(str(known)))
+    return extra or Path(str(known))
 
 
 def _images_folder(figures: dict[str, Any]) -> str | None:

@@ -1,9 +1,8 @@
 """The few-shot detector over images: every pair of a proposal and a novel class above the score
 threshold (Eq. 1), and the discriminator's features of the proposals (Eq. 3).
 
-Batches are queued on the device one after another, and their results fetched many batches at a
-time. A batch with more proposals above the threshold than a fixed size allows is done again without
-that limit.
+Results are fetched many batches at a time. A batch with more proposals above the threshold than a
+fixed size allows is repeated without that limit.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from mini_fsod.mining.calibration import DotProducts, dot_products
 from mini_fsod.mining.pairs import Pairs
 
 PROPOSALS = 128  # of an image that are fetched; hardly any image has more above the threshold
-# Batches between two waits for the device. Until then all PROPOSALS are held: 20 KB an image of
-# VOC, 74 KB of COCO, whose 117,264 images would take 8.7 GB.
+# Batches between two waits for the device. Until then all PROPOSALS are kept on it: 20 KB an image
+# of VOC, 74 KB of COCO, whose 117,264 images would take 8.7 GB.
 FETCHED = 64
 
 Batches = Callable[[Iterable[Plan]], Iterator[Batch]]
@@ -36,14 +35,20 @@ Batches = Callable[[Iterable[Plan]], Iterator[Batch]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparison:
-    """A discriminator and the prototypes (C, D) that it compares proposals with.
-
-    `plans` are the scan's batches at the discriminator's own image size.
-    """
+    """A discriminator and the prototypes (C, D) that it compares proposals with."""
 
     discriminator: Discriminator
     prototypes: Tensor
-    plans: Sequence[Plan]
+    plans: Sequence[Plan] = ()  # the scan's batches at the discriminator's own image size
+
+    def products(self, images: Tensor, sizes: Tensor, boxes: Tensor, valid: Tensor) -> Tensor:
+        """`dot_products` (B, R, C + 1) of boxes (B, R, 4) on the discriminator's canvas."""
+        features = self.discriminator.features(images, sizes, boxes, valid)
+        return dot_products(features.flatten(0, 1), self.prototypes).view(*valid.shape, -1)
+
+    def stored(self, rows: np.ndarray) -> DotProducts:
+        """Rows (m, C + 1) of `dot_products` of proposals, with those of the prototypes."""
+        return DotProducts.of(rows, dot_products(self.prototypes, self.prototypes).cpu().numpy())
 
 
 class TopProposals(NamedTuple):
@@ -87,7 +92,7 @@ def find_pairs(
             return ((batch, None) for batch in pictures)
         return zip(pictures, batches([comparison.plans[n] for n in numbers]), strict=True)
 
-    compare = None if comparison is None else _comparing(comparison)
+    compare = None if comparison is None else comparison.products
     captured = Captured(detect, device)
     compare_captured = None if compare is None else Captured(compare, device)
     found: list[tuple[Tensor, ...]] = []
@@ -158,17 +163,6 @@ def _part(
     return _Part(*(column[: batch.plan.count].clone() for column in columns))
 
 
-def _comparing(comparison: Comparison) -> Callable[..., Tensor]:
-    """`dot_products` (B, R, N + 1) of boxes (B, R, 4) on the discriminator's canvas."""
-
-    def compare(images: Tensor, sizes: Tensor, boxes: Tensor, valid: Tensor) -> Tensor:
-        features = comparison.discriminator.features(images, sizes, boxes, valid)
-        flat = dot_products(features.flatten(0, 1), comparison.prototypes)
-        return flat.view(*features.shape[:2], -1)
-
-    return compare
-
-
 @torch.no_grad()
 def box_features(
     discriminator: Discriminator, batches: Batches, plans: Sequence[Plan]
@@ -184,18 +178,18 @@ def box_features(
 
 
 def compare_given_pairs(
-    pairs: Pairs, boxes: Boxes, comparison: Comparison, batches: Batches
+    pairs: Pairs, boxes: Boxes, comparison: Comparison, features: Iterable[tuple[Tensor, Tensor]]
 ) -> Pairs:
     """Another tool's pairs, each its own proposal, with their dot products.
 
-    `boxes` are the pairs as boxes of their images (`record` is the row of the pair), which
-    `batches` show. A pair without a feature (`box_features`) has cosine 0.
+    `boxes` are the pairs as boxes of their images (`record` is the row of the pair), `features`
+    their `box_features`. A pair without a feature has cosine 0.
     """
     rows = np.zeros((len(pairs), len(comparison.prototypes) + 1))
-    for box, features in box_features(comparison.discriminator, batches, comparison.plans):
-        found = dot_products(features, comparison.prototypes)
+    for box, part in features:
+        found = dot_products(part, comparison.prototypes)
         rows[boxes.record[box.cpu().numpy()]] = found.cpu().numpy()
-    return replace(pairs, products=_with_prototypes(rows, comparison))
+    return replace(pairs, products=comparison.stored(rows))
 
 
 def _columns(parts: Sequence[_Part]) -> tuple[Tensor, ...]:
@@ -219,14 +213,7 @@ def _pairs(found: Sequence[tuple[Tensor, ...]], comparison: Comparison | None) -
     proposal = proposal + np.repeat(np.cumsum(counts) - counts, [len(part[4]) for part in found])
     xywh = np.concatenate([xyxy[:, :2], xyxy[:, 2:] - xyxy[:, :2]], 1)
     pairs = Pairs.of(image, label, score, xywh, proposal)
-    return (
-        pairs if comparison is None else replace(pairs, products=_with_prototypes(rows, comparison))
-    )
-
-
-def _with_prototypes(rows: np.ndarray, comparison: Comparison) -> DotProducts:
-    table = dot_products(comparison.prototypes, comparison.prototypes)
-    return DotProducts.of(rows, table.cpu().numpy())
+    return replace(pairs, products=None if comparison is None else comparison.stored(rows))
 
 
 def plans_at_size(plans: Sequence[Plan], sizes: Ints, short: int, long: int) -> list[Plan]:

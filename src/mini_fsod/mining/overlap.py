@@ -33,6 +33,17 @@ def _share(part: Floats, whole: Floats) -> Floats:
     return np.asarray(np.divide(part, whole, out=np.zeros_like(part), where=whole > 0))
 
 
+def best_of_each(group: Ints, score: Floats, count: int) -> Ints:
+    """Indices of the `count` best of each group, group by group, best first; of n rows, maybe 0.
+
+    Among equal scores the earlier ones win.
+    """
+    order = np.lexsort((-score, group))
+    ordered = group[order]
+    rank = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+    return np.asarray(order[rank < count])
+
+
 def pairs_within(a: Ints, b: Ints) -> tuple[Ints, Ints]:
     """Indices into a (n,) and into b (m,) of every pair with the same value, ordered by a, then b.
 
@@ -63,15 +74,13 @@ def greedy_nms(
     as many rounds as the largest group keeps boxes, each over fewer boxes than the one before.
     """
     kept = np.zeros(len(xywh), dtype=np.bool_)
-    left, boxes, groups = np.arange(len(xywh)), xywh, group
+    rows = np.arange(len(xywh))  # neither kept nor dropped yet
     for _ in range(per_group):
-        if not len(left):
+        if not len(rows):
             break
-        is_best = np.ones(len(left), dtype=np.bool_)
-        is_best[1:] = groups[1:] != groups[:-1]
-        kept[left[is_best]] = True
-        best = np.flatnonzero(is_best)[np.cumsum(is_best) - 1]
-        stays = overlap(boxes, boxes[best]) <= threshold
-        stays[is_best] = False
-        left, boxes, groups = left[stays], boxes[stays], groups[stays]
+        is_best = np.ones(len(rows), dtype=np.bool_)
+        is_best[1:] = group[rows[1:]] != group[rows[:-1]]
+        kept[rows[is_best]] = True
+        best = rows[is_best][np.cumsum(is_best) - 1]
+        rows = rows[~is_best & (overlap(xywh[rows], xywh[best]) <= threshold)]
     return kept

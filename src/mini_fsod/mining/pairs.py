@@ -105,28 +105,23 @@ _COLUMNS = tuple(name for name in Pairs.__slots__ if name not in ("products", "c
 def _check(pairs: Pairs) -> None:
     """ValueError where columns do not belong together."""
     n = len(pairs.image)
-    shapes: list[tuple[npt.NDArray[Any], tuple[int, ...]]] = [
-        (pairs.image, (n,)),
-        (pairs.label, (n,)),
-        (pairs.score, (n,)),
-        (pairs.xywh, (n, 4)),
-        (pairs.proposal, (n,)),
-    ]
-    products = pairs.products
-    if products is not None:
-        m, c = products.prototype.shape
-        shapes += [(products.square, (m,)), (products.prototype_square, (c,))]
-        if n and not (pairs.proposal.max() < m and pairs.label.max() < c):
-            raise ValueError("pairs of unknown proposals or classes")
-    crops = pairs.crops
-    if crops is not None:
-        d = crops.pairs.shape[-1]
+    columns = ("image", "label", "score", "proposal")
+    shapes: list[tuple[npt.NDArray[Any], tuple[int, ...]]]
+    shapes = [(getattr(pairs, name), (n,)) for name in columns]
+    shapes.append((pairs.xywh, (n, 4)))
+    classes: int | None = None
+    if pairs.products is not None:
+        proposals, classes = pairs.products.prototype.shape
+        shapes += [(pairs.products.square, (proposals,))]
+        shapes += [(pairs.products.prototype_square, (classes,))]
+        if n and pairs.proposal.max() >= proposals:
+            raise ValueError("pairs of unknown proposals")
+    if pairs.crops is not None:
+        crops, d = pairs.crops, pairs.crops.pairs.shape[-1]
         shapes += [(crops.pairs, (n, d)), (crops.base, (len(crops.base_label), d))]
         shapes += [(crops.shots, (len(crops.shots_label), d))]
         shapes += [(crops.correction, (len(crops.correction), 3))]
-        known = min(crops.shots_label.max(initial=-1), len(crops.correction) - 1)
-        if n and pairs.label.max() > known:
-            raise ValueError("pairs of unknown classes")
+        classes = min(int(crops.shots_label.max(initial=-1)) + 1, len(crops.correction))
     for values, shape in shapes:
         if values.shape != shape:
             raise ValueError(f"columns of different lengths: {values.shape} and {shape}")
@@ -134,6 +129,8 @@ def _check(pairs: Pairs) -> None:
             raise ValueError("numbers that are not finite")
     if n and min(pairs.image.min(), pairs.label.min(), pairs.proposal.min()) < 0:
         raise ValueError("negative indices")
+    if n and classes is not None and pairs.label.max() >= classes:
+        raise ValueError("pairs of unknown classes")
 
 
 def pairs_from_detections(

@@ -1,9 +1,7 @@
 """The files of mining, for people and annotation tools, and a pool that comes back from them.
 
-COCO in both directions. What the tools need, by their source code: CVAT wants integer ids, a
-`segmentation` with every box and no category 0; Label Studio a `score` and the image sizes;
-FiftyOne takes all of it, with scores as confidence. They return other ids, but the same names of
-images and classes.
+All is COCO. CVAT needs integer ids, a `segmentation` with every box and no category 0; Label Studio
+a `score` and the image sizes. Tools return other ids, but the same names of images and classes.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -144,10 +143,10 @@ def _ids(data: Dataset, labels: LabelMap) -> tuple[list[int], dict[str, int]]:
     Otherwise ids count from 1. So do those of classes that count from 0, as in YOLO: CVAT takes 0
     for no class.
     """
-    images = [own if isinstance(own, int) else n for n, own in enumerate(data.ids, start=1)]
+    images = [id_ if isinstance(id_, int) else n for n, id_ in enumerate(data.ids, start=1)]
     ids = arranged(data, labels).category_ids
     shift = int(data.kind != "coco" and min(ids, default=1) == 0)
-    return images, {name: own + shift for name, own in zip(labels.classes, ids, strict=True)}
+    return images, {name: id_ + shift for name, id_ in zip(labels.classes, ids, strict=True)}
 
 
 def _rounded(values: Floats) -> Floats:
@@ -200,17 +199,17 @@ def read_pool(path: Path, data: Dataset, labels: LabelMap) -> Pool:
     inside = data.overlaps_picture(index[boxes.image], boxes.xywh)
     kept = np.flatnonzero((label >= 0) & boxes.sound & inside)
     kept = kept[np.argsort(index[boxes.image[kept]], kind="stable")]
-    notes = []
-    if (label < 0).any():
-        names = sorted({given.classes[k] for k in boxes.label[label < 0].tolist()})
-        count = console.count(int((label < 0).sum()), "box")
-        notes.append(f"{path}: {count} of base classes left out: {', '.join(names)}")
-    empty = int(((label >= 0) & ~boxes.sound).sum())
-    if empty:
-        notes.append(f"{path}: {console.count(empty, 'box')} without area left out")
-    outside = int(((label >= 0) & boxes.sound & ~inside).sum())
-    if outside:
-        notes.append(f"{path}: {console.count(outside, 'box')} outside of the picture left out")
+    names = sorted({given.classes[k] for k in boxes.label[label < 0].tolist()})
+    novel_boxes = label >= 0
+    notes = [
+        f"{path}: {console.count(int(mask.sum()), 'box')} {why}"
+        for mask, why in (
+            (~novel_boxes, f"of base classes left out: {', '.join(names)}"),
+            (novel_boxes & ~boxes.sound, "without area left out"),
+            (novel_boxes & boxes.sound & ~inside, "outside of the picture left out"),
+        )
+        if mask.any()
+    ]
     return Pool(
         index[boxes.image[kept]],
         label[kept],
@@ -239,11 +238,10 @@ def _image_indices(given: Dataset, data: Dataset, path: str) -> tuple[Ints, list
             problems.append(Problem("unknown-image", path, record, what, fix))
             continue
         index[i] = found[0]
-        own = data.sizes[found[0]]
-        if (size > 0).all() and (own > 0).all() and (size != own).any():
-            what = (
-                f"the picture is {size[0]} x {size[1]} in the file, {own[0]} x {own[1]} in the data"
-            )
+        actual = data.sizes[found[0]]
+        if (size > 0).all() and (actual > 0).all() and (size != actual).any():
+            file_size, data_size = (f"{width} x {height}" for width, height in (size, actual))
+            what = f"the picture is {file_size} in the file, {data_size} in the data"
             fix = "export it without resizing the pictures"
             problems.append(Problem("size-changed", path, record, what, fix))
     return index, problems
@@ -298,12 +296,8 @@ def _finder(files: tuple[str, ...]) -> Callable[[str], list[int]]:
 
 def _common_tail(a: PurePosixPath, b: PurePosixPath) -> int:
     """How many folders the two paths share, counted from the end."""
-    count = 0
-    for one, other in zip(reversed(a.parts), reversed(b.parts), strict=False):
-        if one != other:
-            break
-        count += 1
-    return count
+    pairs = zip(reversed(a.parts), reversed(b.parts), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def read_candidates(path: Path, data: Dataset, labels: LabelMap) -> Candidates:

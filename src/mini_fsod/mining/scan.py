@@ -1,15 +1,11 @@
 """The stage `scan`: the few-shot detector and the discriminator look at the images to mine.
 
-Its files hold pairs of a proposal and a novel class (`pairs.Pairs`) from which the stage `mine`
-chooses. The result depends on the stage `transfer` (not with `mine.detections`), the data, the
-shots, and the keys in `runs.identity.SCAN_KEYS` and `DISCRIMINATOR_SCAN_KEYS`;
-`discriminator.whiten` and `.refine`, and all other keys of `mine`, are read by the stage `mine`
-alone.
+It stores pairs of a proposal and a novel class (`pairs.Pairs`), from which the stage `mine`
+chooses. The keys it depends on are in `runs.identity.SCAN_KEYS` and `DISCRIMINATOR_SCAN_KEYS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +16,6 @@ import torch
 from mini_fsod import console
 from mini_fsod.config.schema import Config
 from mini_fsod.data.dataset import Boxes, Dataset
-from mini_fsod.data.subsets import arranged
 from mini_fsod.detector.model import Detector
 from mini_fsod.detector.settings import CAFFE
 from mini_fsod.discriminator.features import Discriminator
@@ -28,15 +23,13 @@ from mini_fsod.discriminator.load import load_discriminator
 from mini_fsod.errors import UserError
 from mini_fsod.eval.detections import read_detections
 from mini_fsod.eval.inference import detect_all
-from mini_fsod.labels import LabelMap
-from mini_fsod.loader.schedule import Plan, each_once
-from mini_fsod.mining.calibration import prototypes
+from mini_fsod.loader.schedule import each_once
 from mini_fsod.mining.crops import (
     CropReference,
-    crop_reference,
     discriminator_sides,
-    features_of,
+    feature_batches,
     images_per_batch,
+    reference_of,
     with_crop_features,
 )
 from mini_fsod.mining.extra import extra_images
@@ -60,20 +53,16 @@ def scan(run: Run, folder: Path) -> dict[str, Any]:
     detector = None
     if section.detections is None:
         detector = to_device(load_detector(run, "transfer").detector, run.device)
-    reference = None if discriminator is None else _reference(run, discriminator)
+    reference = None if discriminator is None else reference_of(run, discriminator)
     pairs = Pairs.of([], [], [], [], [])
     if not section.extra_only:
         pairs = _pairs(run, data, detector, reference)
     replace(pairs, files=data.files).save(folder / PAIRS)
-    figures: dict[str, Any] = {
-        "images": 0 if section.extra_only else len(data),
-        "pairs": len(pairs),
-    }
+    figures = {"images": 0 if section.extra_only else len(data), "pairs": len(pairs)}
     if section.extra is not None:
         assert detector is not None  # `check_extra`: not together with `mine.detections`
         extra = extra_images(run.data, section.extra)
-        count = console.count(len(extra), "extra image")
-        for line in (f"{extra.root}: {count}", *extra.notes):
+        for line in (f"{extra.root}: {console.count(len(extra), 'extra image')}", *extra.notes):
             console.note(line)
         pairs = _pairs(run, extra, detector, reference)
         replace(pairs, files=extra.files).save(folder / EXTRA_PAIRS)
@@ -99,23 +88,17 @@ def discriminator_of(config: Config, device: torch.device) -> Discriminator | No
     return found
 
 
-def _reference(run: Run, discriminator: Discriminator) -> Reference:
-    """What proposals or crops are compared with."""
-    if discriminator.crop is not None:
-        return crop_reference(run, discriminator)
-    novel = run.data.labels.novel
-    shots = arranged(run.data.shots, LabelMap(novel, ()))
-    features, label = features_of(run, discriminator, shots)
-    return Comparison(discriminator, prototypes(features, label, novel), ())
-
-
 def _pairs(run: Run, data: Dataset, detector: Detector | None, reference: Reference) -> Pairs:
     """The pairs of a data set, by the detector; None: from the file of detections."""
     comparison = reference if isinstance(reference, Comparison) else None
     if detector is None:
         pairs = _given_pairs(run, data)
         if comparison is not None and len(pairs):
-            pairs = _compare_given(run, data, pairs, comparison)
+            boxes = Boxes.of(pairs.image.astype(np.int64), pairs.xywh, pairs.label)
+            features = feature_batches(
+                run, comparison.discriminator, data.with_boxes(boxes), "comparing with the shots"
+            )
+            pairs = compare_given_pairs(pairs, boxes, comparison, features)
     else:
         pairs = _detect(run, data, detector, comparison)
     if isinstance(reference, CropReference):
@@ -159,17 +142,6 @@ def _given_pairs(run: Run, data: Dataset) -> Pairs:
     return pairs_from_detections(
         found.take(inside), data.classes, run.data.labels.novel, section.min_score
     )
-
-
-def _compare_given(run: Run, data: Dataset, pairs: Pairs, comparison: Comparison) -> Pairs:
-    boxes = Boxes.of(pairs.image.astype(np.int64), pairs.xywh, pairs.label)
-    batches, sizes = run.data.batches(data.with_boxes(boxes))
-    plans: Sequence[Plan] = each_once(
-        sizes, images_per_batch(run), *discriminator_sides(run), images=np.unique(boxes.image)
-    )
-    with console.progress("comparing with the shots", len(plans)) as progress:
-        comparison = replace(comparison, plans=plans)
-        return compare_given_pairs(pairs, boxes, comparison, counted(batches, progress))
 
 
 def _base_objects(run: Run, data: Dataset, detector: Detector) -> Pairs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -27,15 +27,7 @@ class Threshold:
     kept: int
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "mean": self.mean,
-            "deviation": self.deviation,
-            "alpha": self.alpha,
-            "N": self.per_class,
-            "delta": self.delta,
-            "candidates": self.candidates,
-            "kept": self.kept,
-        }
+        return {"N" if key == "per_class" else key: v for key, v in asdict(self).items()}
 
 
 def statistics(scores: Floats) -> tuple[float | None, float | None]:

@@ -25,17 +25,24 @@ MIN_BOXES_LEARNT = 1_000  # pool boxes of a class shown before the teacher must 
 MAX_MINED = 3.0  # mined boxes per base box
 MAX_MINED_SHARE = 0.5  # of the loss
 MIN_RATIO = 0.2  # an agreement or precision below it is too low to fall
-AGREEMENT_DROP = 0.5  # a fall below this share of the best value is a warning
-PRECISION_DROP = 2 / 3
-PLACEMENT_DROP = 0.85  # IoUs of agreeing boxes lie between 0.5 and 0.9
 CONFIDENT, BLIND = 0.5, 0.05  # confidence of a teacher that finds objects, and of a collapsed one
 FULL = 0.8  # share of the most boxes that the teacher may find
 CROWDED = 0.2  # share of them that the pool has: then so many objects are plausible
 
-# Ratios of two gauges
-AGREEMENT = ("agreed", "pool")
-PRECISION = ("right", "mined")
-PLACEMENT = ("overlap", "agreed")
+RATIOS = {  # of two gauges
+    "agreement": ("agreed", "pool"),
+    "placement": ("overlap", "agreed"),
+    "precision": ("right", "mined"),
+}
+FALLS = {  # smallest share of a ratio's best value that is no warning, and the advice below it
+    "agreement": (0.5, "The teacher forgets the pool: lower online.rate."),
+    "precision": (2 / 3, "The teacher's errors reinforce themselves: raise online.delta."),
+    "placement": (  # IoUs of agreeing boxes lie between 0.5 and 0.9
+        0.85,
+        "The teacher's boxes drift away from the pool's, because it learns from its own boxes: "
+        "set online.mined_boxes to pool and online.mingle.keep_pool to true.",
+    ),
+}
 
 
 class Reading(NamedTuple):
@@ -78,12 +85,8 @@ def ratios(means: Mapping[str, float]) -> dict[str, float]:
     `precision` of the mined boxes, where it is known; `mined_share` of the loss.
     """
     loss = sum(value for name, value in means.items() if is_loss(name))
-    pairs = {
-        "agreement": (means.get("agreed"), means["pool"]),
-        "placement": (means.get("overlap"), means.get("agreed")),
-        "precision": (means.get("right"), means["mined"]),
-        "mined_share": (means.get("mined_loss"), loss),
-    }
+    pairs = {name: (means.get(part), means.get(whole)) for name, (part, whole) in RATIOS.items()}
+    pairs["mined_share"] = means.get("mined_loss"), loss
     return {
         name: part / whole for name, (part, whole) in pairs.items() if part is not None and whole
     }
@@ -113,28 +116,8 @@ def find_warnings(readings: Sequence[Reading], setup: Setup) -> dict[str, str]:
             "background. Lower online.delta; if the pool is empty, lower mine.alpha or "
             "mine.threshold; set online.mingle.rcnn to true, so that the student sees the pool."
         )
-    for name, pair, drop, advice in (
-        (
-            "agreement",
-            AGREEMENT,
-            AGREEMENT_DROP,
-            "The teacher forgets the pool: lower online.rate.",
-        ),
-        (
-            "precision",
-            PRECISION,
-            PRECISION_DROP,
-            "The teacher's errors reinforce themselves: raise online.delta.",
-        ),
-        (
-            "placement",
-            PLACEMENT,
-            PLACEMENT_DROP,
-            "The teacher's boxes drift away from the pool's, because it learns from its own boxes: "
-            "set online.mined_boxes to pool and online.mingle.keep_pool to true.",
-        ),
-    ):
-        now, best = now_and_best(readings, pair, setup)
+    for name, (drop, advice) in FALLS.items():
+        now, best = now_and_best(readings, RATIOS[name], setup)
         if best >= MIN_RATIO and now < drop * best:
             found[name] = f"the {name} fell from {best:.2f} to {now:.2f}. {advice}"
     for name, per_image in setup.pool.items():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -12,21 +10,13 @@ from mini_fsod.detector.batch import ScoredProposals, Targets
 from mini_fsod.detector.boxes import gather_rows, pairwise_iou
 from mini_fsod.detector.nms import nms
 from mini_fsod.detector.postprocess import select
+from mini_fsod.loader.resident import ScoredBoxes
 from mini_fsod.mining.overlap import NESTED
 
 MAX_INSTANCES = 32  # the most boxes that the teacher may find in an image
 IN_NMS = 16  # (proposal, class) pairs that enter NMS for each instance that may come out of it
 NESTING_ROUNDS = 8  # chains of nested boxes are never longer in practice
 SAME_OBJECT = 0.5  # IoU from which two boxes mean the same object
-
-
-class Instances(NamedTuple):
-    """Boxes of novel classes in B images, padded. Labels are those of the label map."""
-
-    boxes: Tensor  # (B, M, 4)
-    labels: Tensor  # (B, M) int64
-    scores: Tensor  # (B, M)
-    valid: Tensor  # (B, M) bool
 
 
 def found_by_teacher(
@@ -36,7 +26,7 @@ def found_by_teacher(
     nms_iou: float,
     use_iou: bool,
     most: int = MAX_INSTANCES,
-) -> Instances:
+) -> ScoredBoxes:
     """I of Eq. 6: the teacher's instances of novel classes with a score of at least delta.
 
     With `use_iou` the score is sqrt(s * iou), Eq. 7. NMS per class, then the best `most` boxes of
@@ -57,12 +47,16 @@ def found_by_teacher(
         rounds=12,
     )
     labels = torch.where(found.valid, found.labels + base_classes, 0)
-    return Instances(found.boxes, labels, found.scores, found.valid)
+    return ScoredBoxes(found.boxes, labels, found.valid, found.scores)
 
 
 def mingle(
-    online: Instances, offline: Instances, nms_iou: float, by_class: bool, keep_pool: bool = False
-) -> tuple[Instances, Tensor]:
+    online: ScoredBoxes,
+    offline: ScoredBoxes,
+    nms_iou: float,
+    by_class: bool,
+    keep_pool: bool = False,
+) -> tuple[ScoredBoxes, Tensor]:
     """I' = NMS([I, H]) of Eq. 6: the mined boxes that the student learns from, best first.
 
     The second result, (B, M) bool, marks the teacher's boxes; the other valid ones are the pool's.
@@ -70,7 +64,7 @@ def mingle(
     suppresses a mined one too. `keep_pool`: all of H ranks before all of I. Both parts may be
     empty.
     """
-    boxes, labels, scores, valid = (
+    boxes, labels, valid, scores = (
         torch.cat(pair, dim=1) for pair in zip(online, offline, strict=True)
     )
     rank = scores
@@ -80,13 +74,13 @@ def mingle(
     boxes = gather_rows(boxes, order)
     labels, scores, valid = (t.gather(1, order) for t in (labels, scores, valid))
     kept, _ = nms(boxes, valid, nms_iou, labels if by_class else None)
-    return Instances(boxes, labels, scores, kept), kept & (order < online.valid.shape[1])
+    return ScoredBoxes(boxes, labels, kept, scores), kept & (order < online.valid.shape[1])
 
 
-def without_nested(instances: Instances) -> Instances:
+def without_nested(instances: ScoredBoxes) -> ScoredBoxes:
     """Drop boxes that lie inside, or around, a better kept box of their class.
 
-    Instances (B, M) must be sorted, best first, as `mingle` returns them; M may be 0. A dropped box
+    Boxes (B, M) must be sorted, best first, as `mingle` returns them; M may be 0. A dropped box
     suppresses nothing: of a bird, a box around it and a second bird, and that second bird, both
     birds stay. All boxes are kept at the start, and each round settles one more box of a chain.
     """
@@ -122,7 +116,7 @@ def _shared_area(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]
     return common.prod(-1), area[:, :, None], other_area[:, None, :]
 
 
-def without_known(instances: Instances, boxes: Tensor, valid: Tensor) -> Instances:
+def without_known(instances: ScoredBoxes, boxes: Tensor, valid: Tensor) -> ScoredBoxes:
     """Drop the instances that overlap one of the annotated boxes (B, G, 4) where `valid` (B, G).
 
     An annotated object is known, whatever class was mined there. G may be 0.
@@ -131,7 +125,7 @@ def without_known(instances: Instances, boxes: Tensor, valid: Tensor) -> Instanc
     return instances._replace(valid=instances.valid & ~known.any(-1))
 
 
-def best_overlap(boxes: Instances, others: Instances | Targets) -> Tensor:
+def best_overlap(boxes: ScoredBoxes, others: ScoredBoxes | Targets) -> Tensor:
     """(B, M) the highest IoU of each valid box with a valid other box of its class; else 0."""
     same = (boxes.labels[:, :, None] == others.labels[:, None, :]) & others.valid[:, None, :]
     comparable = same & boxes.valid[:, :, None]  # (B, M, G)
@@ -139,6 +133,6 @@ def best_overlap(boxes: Instances, others: Instances | Targets) -> Tensor:
     return F.pad(overlap, (0, 1)).amax(-1)  # G may be 0
 
 
-def same_object(boxes: Instances, others: Instances | Targets) -> Tensor:
+def same_object(boxes: ScoredBoxes, others: ScoredBoxes | Targets) -> Tensor:
     """(B, M) which valid boxes overlap a valid other box of their class by an IoU of 0.5."""
     return best_overlap(boxes, others) >= SAME_OBJECT

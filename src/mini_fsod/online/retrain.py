@@ -19,13 +19,13 @@ from mini_fsod.detector.batch import Targets
 from mini_fsod.detector.model import Detector
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.augment import draw_strong, strong_view
-from mini_fsod.loader.resident import Batch, ScoredBoxes
+from mini_fsod.loader.resident import Batch
 from mini_fsod.loader.schedule import Plan
-from mini_fsod.mining.audit import count_hidden, seem_complete
+from mini_fsod.mining.audit import GroundTruth, seem_complete
 from mini_fsod.mining.extra import MinedExtra, read_extra
 from mini_fsod.mining.pool_io import CANDIDATES, read_candidates, read_pool
 from mini_fsod.online.health import HealthCheck, Setup, readings_of
-from mini_fsod.online.mingling import MAX_INSTANCES, Instances
+from mini_fsod.online.mingling import MAX_INSTANCES
 from mini_fsod.online.targets import (
     MinedInputs,
     TrainingSet,
@@ -62,36 +62,22 @@ def online(run: Run, folder: Path) -> dict[str, Any]:
     convert: Callable[[Batch, Tensor, Tensor], MinedInputs | TeacherInputs] = mined_inputs
     if section.teacher:
         average = Average(student, run.device)
-        objects = count_hidden(run.data.mined, run.data.shots, labels)
-        truth_known = extra is None and seem_complete(objects, len(training.mined))
+        truth = GroundTruth.of(run.data.mined, run.data.shots, labels)
+        truth_known = extra is None and seem_complete(len(truth.hidden), len(training.mined))
+        nms_iou = config.detector.nms_iou
         losses = losses_with_teacher(
-            student,
-            average.model,
-            labels,
-            section,
-            config.mine,
-            config.detector.nms_iou,
-            truth_known,
+            student, average.model, labels, section, config.mine, nms_iou, truth_known
         )
         shares = np.bincount(images, minlength=len(training.data)) / len(images)
-        setup = Setup.of(
-            section.batch,
-            MAX_INSTANCES,
-            boxes_per_image(training, labels, shares),
-            section.iterations,
-        )
+        shown = boxes_per_image(training, labels, shares)
+        setup = Setup.of(section.batch, MAX_INSTANCES, shown, section.iterations)
         health = HealthCheck(setup, readings_of(read_log(folder / LOG_FILE)))
         convert = teacher_inputs
     else:
         losses = losses_with_mined(student, section, config.mine)
-    feed = run.data.feed(
-        training.data,
-        schedule,
-        inputs_from_batches(batches, convert, seed, run.device),
-        run.team,
-        section.accumulate,
-        (training.mined, training.ignored),
-    )
+    inputs = inputs_from_batches(batches, convert, seed, run.device)
+    further = training.mined, training.ignored
+    feed = run.data.feed(training.data, schedule, inputs, run.team, section.accumulate, further)
     return run.train(
         "online", folder, student, labels, losses, feed, section, weights, average, health
     )
@@ -136,28 +122,16 @@ def training_set(run: Run, extra: MinedExtra | None) -> TrainingSet:
 
 
 def mined_inputs(batch: Batch, strong: Tensor, draw: Tensor) -> MinedInputs:
-    mined, ignored, _ = batch.extra
-    return MinedInputs(
-        strong, batch.sizes, batch.targets, as_targets(mined), as_targets(ignored), draw
-    )
+    mined, ignored, _ = (Targets(*boxes[:3]) for boxes in batch.extra)
+    return MinedInputs(strong, batch.sizes, batch.targets, mined, ignored, draw)
 
 
 def teacher_inputs(batch: Batch, strong: Tensor, draw: Tensor) -> TeacherInputs:
-    mined, ignored, hidden = batch.extra
+    _, ignored, hidden = (Targets(*boxes[:3]) for boxes in batch.extra)
+    pool = batch.extra[0]
     return TeacherInputs(
-        batch.images,
-        strong,
-        batch.sizes,
-        batch.targets,
-        Instances(mined.boxes, mined.labels, mined.scores, mined.valid),
-        as_targets(ignored),
-        as_targets(hidden),
-        draw,
+        batch.images, strong, batch.sizes, batch.targets, pool, ignored, hidden, draw
     )
-
-
-def as_targets(boxes: ScoredBoxes) -> Targets:
-    return Targets(boxes.boxes, boxes.labels, boxes.valid)
 
 
 def inputs_from_batches(

@@ -82,10 +82,7 @@ def with_shots(training: TrainingSet, shots: Dataset, labels: LabelMap) -> Train
     repeats = np.zeros(len(training.mined), dtype=np.bool_)
     repeats[mined[iou(training.mined.xywh[mined], novel.xywh[shot]) >= SAME_OBJECT]] = True
     return replace(
-        training,
-        data=both,
-        mined=training.mined.take(~repeats),
-        scores=training.scores[~repeats],
+        training, data=both, mined=training.mined.take(~repeats), scores=training.scores[~repeats]
     )
 
 

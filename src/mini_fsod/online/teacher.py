@@ -16,9 +16,9 @@ from mini_fsod.config.schema import Mine, Online
 from mini_fsod.detector.batch import PaddedBoxes, ScoredProposals, Targets
 from mini_fsod.detector.model import Detector
 from mini_fsod.labels import LabelMap
+from mini_fsod.loader.resident import ScoredBoxes
 from mini_fsod.online.mingling import (
     SAME_OBJECT,
-    Instances,
     best_overlap,
     found_by_teacher,
     mingle,
@@ -37,7 +37,7 @@ class TeacherInputs(NamedTuple):
     strong: Tensor  # (B, 3, H, W) the student's view, with the same geometry
     sizes: Tensor  # (B, 2)
     truth: Targets  # base boxes, and the shots where they are trained on
-    pool: Instances  # H
+    pool: ScoredBoxes  # H
     ignored: Targets  # regions without background loss
     hidden: Targets  # the hidden novel objects, for the gauge `right` alone
     draw: Tensor  # () int64: decides which anchors and RoIs are sampled
@@ -92,7 +92,7 @@ def losses_with_teacher(
         has_box_loss = {"all": mined.valid, "pool": ~by_teacher, "none": ~mined.valid}
         targets = with_mined(
             truth,
-            Targets(mined.boxes, mined.labels, mined.valid),
+            Targets(*mined[:3]),
             inputs.ignored,
             online.mined_weight * one,
             has_box_loss[online.mined_boxes],
@@ -116,9 +116,9 @@ def loss_on_mined(losses: Mapping[str, Tensor], one: Tensor) -> Tensor:
 
 
 def gauges(
-    found: Instances,
-    pool: Instances,
-    mined: Instances,
+    found: ScoredBoxes,
+    pool: ScoredBoxes,
+    mined: ScoredBoxes,
     by_teacher: Tensor,
     is_base: Tensor,
     labels: LabelMap,

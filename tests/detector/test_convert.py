@@ -12,15 +12,11 @@ from torch import Tensor, nn
 from torchvision.models import detection
 from torchvision.models.detection import FasterRCNN
 
-from mini_fsod.detector import (
-    Detector,
-    DetectorSettings,
-    Samples,
-    Targets,
-    from_torchvision,
-    pad_targets,
-)
+from mini_fsod.detector.batch import Samples, Targets, pad_targets
+from mini_fsod.detector.convert import from_torchvision
+from mini_fsod.detector.model import Detector
 from mini_fsod.detector.preprocess import batch_images
+from mini_fsod.detector.settings import DetectorSettings
 from mini_fsod.errors import UserError
 
 Make = Callable[..., FasterRCNN]

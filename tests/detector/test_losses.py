@@ -34,7 +34,7 @@ def rpn_case(valid: list[list[bool]], **weights: Tensor) -> tuple[Tensor, Tensor
     positive = torch.tensor([[True, False, False], [False] * 3])
     matches = Matches(torch.zeros(2, 3).long(), positive.float(), positive, ~positive)
     samples = Samples(torch.tensor([[0, 1, 2], [1, 2, 0]]), torch.tensor(valid))
-    losses = rpn_losses(logits, deltas, anchors, targets(**weights), matches, samples, ONE, 1 / 9)
+    losses = rpn_losses(logits, deltas, anchors, targets(**weights), matches, samples, 1 / 9)
     return *losses, logits, deltas
 
 

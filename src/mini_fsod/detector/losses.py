@@ -31,7 +31,6 @@ def rpn_losses(
     targets: Targets,
     matches: Matches,
     samples: Samples,
-    weights: Weights,
     beta: float,
 ) -> tuple[Tensor, Tensor]:
     """Objectness (binary cross-entropy) and box loss (smooth-L1, positives only).
@@ -49,7 +48,7 @@ def rpn_losses(
     entropy = F.binary_cross_entropy_with_logits(logits, label, reduction="none")
     objectness = (entropy * factor * samples.valid).sum() / count
 
-    target = encode_boxes(gather_rows(targets.boxes, box), anchors[samples.rows], weights)
+    target = encode_boxes(gather_rows(targets.boxes, box), anchors[samples.rows])
     error = _box_error(gather_rows(deltas, samples.rows), target, positive, beta)
     return objectness, (error * box_factor).sum() / count
 

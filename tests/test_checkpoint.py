@@ -329,21 +329,23 @@ def test_slim_without_frozen_layers_leaves_nothing_out(tmp_path: Path, full: Pat
 # Runs
 
 
-def test_find_returns_the_last_stage_of_a_run(tmp_path: Path) -> None:
+def test_find_returns_the_last_stage_of_a_run_or_the_named_one(tmp_path: Path) -> None:
     run = tmp_path / "run"
     (run / "base").mkdir(parents=True)
-    with pytest.raises(
-        UserError,
-        match=r"run: no checkpoint.safetensors in it, nor in its base, transfer, online, tune",
-    ):
+    with pytest.raises(UserError, match="run: there is no trained detector"):
         checkpoint.find(run)
     with pytest.raises(UserError, match="rum: does not exist"):
         checkpoint.find(tmp_path / "rum")
+    copied = run / "detector.safetensors"
+    copied.touch()
+    assert checkpoint.find(run) == copied  # of a run that was copied without its results
+    with pytest.raises(UserError, match="run: there is no base detector"):
+        checkpoint.find(run, "base")
     for stage in ("base", "transfer", "tune"):
         file = run / stage / "checkpoint.safetensors"
         file.parent.mkdir(exist_ok=True)
         file.touch()
-        assert checkpoint.find(run) == file
-        assert checkpoint.find(file.parent) == file
-    assert checkpoint.find(run / "base") == run / "base" / "checkpoint.safetensors"
-    assert checkpoint.find(file) == file
+        assert checkpoint.find(run) == checkpoint.find(run, stage) == file
+        assert checkpoint.find(file.parent) == checkpoint.find(file.parent, stage) == file
+    assert checkpoint.find(run, "base") == run / "base" / "checkpoint.safetensors"
+    assert checkpoint.find(file) == checkpoint.find(file, "base") == file

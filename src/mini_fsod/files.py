@@ -18,6 +18,7 @@ from mini_fsod.errors import UserError
 
 CONFIG_FILE = "config.yaml"  # in the folder of a run
 CHECKPOINT_FILE = "checkpoint.safetensors"  # in the folder of a stage
+DETECTOR_FILE = "detector.safetensors"  # in the folder of a run: that of its last trained stage
 FREE_SPACE = "Free some space and repeat the command: it resumes where it stopped."
 
 _locked: set[Path] = set()  # by this process

@@ -92,6 +92,15 @@ def test_losses_without_any_proposal() -> None:
     assert [len(p["boxes"]) for p in detector.predict(list(pictures()))] == [0, 0]
 
 
+def test_roi_outputs_of_no_rois_are_empty() -> None:
+    detector = small_detector(iou_branch=True)
+    pooled = detector.pool(detector.features(pictures(), SIZES), torch.zeros(2, 0, 4))
+    logits, deltas, iou = detector.roi_outputs(pooled, 2)
+    assert (logits.shape, deltas.shape) == ((2, 0, 6), (2, 0, 5, 4))
+    assert iou is not None
+    assert iou.shape == (2, 0)
+
+
 def test_detect_without_any_detection() -> None:
     detector = small_detector(test=TestSettings(score_cut=1.0, min_size=64, max_size=128))
     assert not detector.detect(pictures(), SIZES).valid.any()

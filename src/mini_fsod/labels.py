@@ -34,6 +34,9 @@ VOC_NOVEL = {
 }
 
 
+NAME_THEM = "Name the novel classes: --novel, or data.novel in a configuration."
+
+
 @dataclass(frozen=True, slots=True)
 class LabelMap:
     """Base classes, then novel ones, in the order of the detector's outputs."""
@@ -66,13 +69,12 @@ def split_by_name(name: str, classes: Sequence[str]) -> LabelMap:
     if unknown:
         raise UserError(
             f'The data has classes that are not in split "{name}": {", ".join(unknown[:10])}.',
-            "Name the novel classes instead: --novel, or data.novel in a configuration.",
+            NAME_THEM,
         )
     if not set(labels.novel) & set(classes):
         raise UserError(
             f'The data has none of the novel classes of "{name}": {", ".join(labels.novel)}.',
-            "Use another split, or name the novel classes: --novel, or data.novel in a "
-            "configuration.",
+            f"Use another split. {NAME_THEM}",
         )
     return labels
 

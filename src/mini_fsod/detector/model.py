@@ -34,10 +34,10 @@ from mini_fsod.detector.batch import (
     ScoredProposals,
     Targets,
 )
-from mini_fsod.detector.boxes import clip, decode_boxes, gather_rows
+from mini_fsod.detector.boxes import clip, decode_boxes
 from mini_fsod.detector.fpn import FeaturePyramid
 from mini_fsod.detector.losses import iou_loss, roi_losses, rpn_losses
-from mini_fsod.detector.matching import Matches, draw_samples, match, random_keys
+from mini_fsod.detector.matching import Matches, draw_samples, match, random_keys, sampled_regions
 from mini_fsod.detector.postprocess import select
 from mini_fsod.detector.preprocess import batch_images, normalise
 from mini_fsod.detector.roi import BoxHead, IoUBranch, Predictor
@@ -168,8 +168,9 @@ class Detector(nn.Module):
             rpn_samples = draw_samples(matches, rpn.samples, rpn.positive_share, keys)
         levels = self.features(images, sizes)
         logits, deltas = self.rpn_head(levels)
+        sampled = sampled_regions(anchors, matches, rpn_samples)
         objectness, rpn_box = rpn_losses(
-            logits, deltas, anchors, targets, matches, rpn_samples, rpn.beta
+            logits, deltas, rpn_samples.rows, sampled, targets, rpn.beta
         )
         proposals = self.propose(logits, deltas, anchors, counts, sizes, training=True)
         regions = self.sample_rois(*self.match_rois(proposals, targets), draw, roi_samples)[1]
@@ -192,30 +193,22 @@ class Detector(nn.Module):
         self, boxes: Tensor, matches: Matches, draw: Tensor, samples: Samples | None = None
     ) -> tuple[Samples, Regions]:
         """Draw the boxes (B, R, 4) that carry loss: which rows, and what they are matched to."""
-        settings = self.settings.roi
+        roi = self.settings.roi
         if samples is None:
             keys = random_keys(draw, 1, *matches.positive.shape)
-            samples = draw_samples(matches, settings.samples, settings.positive_share, keys)
-        rows, valid = samples
-        regions = Regions(
-            gather_rows(boxes, rows),
-            matches.box.gather(1, rows),
-            matches.iou.gather(1, rows),
-            matches.positive.gather(1, rows) & valid,
-            valid,
-        )
-        return samples, regions
+            samples = draw_samples(matches, roi.samples, roi.positive_share, keys)
+        return samples, sampled_regions(boxes, matches, samples)
 
     def roi_losses(
         self, outputs: RoIOutputs, regions: Regions, targets: Targets, sizes: Tensor
     ) -> dict[str, Tensor]:
         """Losses of the heads; takes no images, so outputs may come from cached features."""
-        settings = self.settings.roi
-        classifier, box = roi_losses(outputs, regions, targets, settings.box_weights, settings.beta)
+        roi = self.settings.roi
+        classifier, box = roi_losses(outputs, regions, targets, roi.box_weights, roi.beta)
         losses = {"loss_classifier": classifier, "loss_box_reg": box}
         if self.iou_branch is not None:
-            error = iou_loss(outputs, regions, targets, sizes, settings.box_weights)
-            losses["loss_iou"] = settings.iou_weight * error
+            error = iou_loss(outputs, regions, targets, sizes, roi.box_weights)
+            losses["loss_iou"] = roi.iou_weight * error
         return losses
 
     # Inference

@@ -37,7 +37,7 @@ def batch_images(
     The short side becomes min_size unless the long one would exceed max_size; H and W are the
     largest height and width, rounded up to a multiple of `divisible`.
     """
-    resized = []
+    resized: list[Tensor] = []
     for i, image in enumerate(images):
         if image.dim() != 3 or image.shape[0] != 3 or 0 in image.shape:
             raise UserError(
@@ -45,14 +45,9 @@ def batch_images(
             )
         pixels = image.float() / 255 if image.dtype == torch.uint8 else image.float()
         short, long = sorted(image.shape[1:])
-        resized.append(
-            F.interpolate(
-                pixels[None],
-                scale_factor=min(min_size / short, max_size / long),
-                mode="bilinear",
-                recompute_scale_factor=True,
-                align_corners=False,
-            )[0]
+        scale = min(min_size / short, max_size / long)
+        resized += F.interpolate(
+            pixels[None], scale_factor=scale, mode="bilinear", recompute_scale_factor=True
         )
     height, width = (
         -(-max(image.shape[d] for image in resized) // divisible) * divisible for d in (1, 2)

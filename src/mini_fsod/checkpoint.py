@@ -223,8 +223,8 @@ def _header(path: Path, metadata: Mapping[str, str]) -> Header:
             raise UserError(
                 f"{len(names)} class names for {settings.num_classes} classes.", COPY_AGAIN
             )
-        gone = content.get("left_out")
-        left_out = gone and LeftOut(tuple(gone["tensors"]), gone["sha256"])
+        frozen = content.get("left_out")
+        left_out = frozen and LeftOut(tuple(frozen["tensors"]), frozen["sha256"])
         return Header(settings, labels, dict(content["about"]), left_out)
     except UserError as error:
         raise UserError(f"{path}: {error.what}", error.fix) from None

@@ -90,7 +90,7 @@ def split_by_novel(novel: Sequence[str], classes: Sequence[str]) -> LabelMap:
     return LabelMap(tuple(c for c in classes if c not in novel), tuple(novel))
 
 
-def one_of(split: str | None, novel: str | None) -> None:
+def refuse_split_with_novel(split: str | None, novel: str | None) -> None:
     """UserError if both options are given."""
     if split and novel is not None:
         raise UserError("--split and --novel cannot be combined.", "Give one of them.")
@@ -98,7 +98,7 @@ def one_of(split: str | None, novel: str | None) -> None:
 
 def novel_names(split: str | None, novel: str | None) -> list[str]:
     """The names in `--novel a,b,c`; UserError if there are none, or one is given twice."""
-    one_of(split, novel)
+    refuse_split_with_novel(split, novel)
     names = [n.strip() for n in (novel or "").split(",") if n.strip()]
     if novel is not None and not names:
         raise UserError("--novel is empty.", "For example: --novel bird,bus")

@@ -72,9 +72,7 @@ class Prediction:
 
 
 def pictures_of(
-    paths: Iterable[Path],
-    without: Path | None = None,
-    skip: Callable[[str], None] = lambda _: None,
+    paths: Iterable[Path], without: Path | None = None, skip: Callable[[str], None] = lambda _: None
 ) -> tuple[list[Picture], list[Unreadable]]:
     """The images in files and folders, each once, and the folders that cannot be searched.
 

@@ -16,7 +16,7 @@ from mini_fsod.commands.options import AsJson, Data, Novel, Split, Subset, app
 from mini_fsod.data.layout import data_folder, name_of
 from mini_fsod.errors import Problem, UserError
 from mini_fsod.files import is_file, real, write_bytes
-from mini_fsod.labels import LabelMap, one_of
+from mini_fsod.labels import LabelMap, refuse_split_with_novel
 
 if TYPE_CHECKING:
     from mini_fsod.data.dataset import Dataset
@@ -95,7 +95,7 @@ def check_data(
     from mini_fsod.data.summary import base_problems, novel_notes, split_classes, summarize
 
     name = name_of(path)
-    one_of(split, novel)
+    refuse_split_with_novel(split, novel)
     data, problems = read_with_problems(path, subset, root)
     # an image set chosen by --subset is checked as the one to train on
     training_name, training = default_training_set(data) if subset is None else ("", data)

@@ -83,9 +83,9 @@ class Detector(nn.Module):
         self.settings = settings
         self.backbone = make_backbone(settings.backbone, weights)
         self.fpn = FeaturePyramid(self.backbone.channels, settings.channels)
-        how = settings.backbone.normalisation
-        self.register_buffer("mean", torch.tensor(how.mean).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(how.std).view(1, 3, 1, 1), persistent=False)
+        for name in ("mean", "std"):
+            value = torch.tensor(getattr(settings.backbone.normalisation, name)).view(1, 3, 1, 1)
+            self.register_buffer(name, value, persistent=False)
         roi = settings.roi
         per_cell = len(settings.rpn.ratios) * len(settings.rpn.anchor_sizes[0])
         self.rpn_head = RPNHead(settings.channels, per_cell, settings.rpn.convs)
@@ -99,8 +99,8 @@ class Detector(nn.Module):
 
     def features(self, images: Tensor, sizes: Tensor) -> list[Tensor]:
         """P2 to P6 of a batch."""
-        how = self.settings.backbone.normalisation
-        pixels = normalise(images, sizes, self.mean, self.std, how)
+        normalisation = self.settings.backbone.normalisation
+        pixels = normalise(images, sizes, self.mean, self.std, normalisation)
         levels: list[Tensor] = self.fpn(self.backbone(pixels))
         return levels
 

@@ -13,15 +13,17 @@ from mini_fsod.errors import UserError
 
 
 def normalise(
-    images: Tensor, sizes: Tensor, mean: Tensor, std: Tensor, how: Normalisation
+    images: Tensor, sizes: Tensor, mean: Tensor, std: Tensor, normalisation: Normalisation
 ) -> Tensor:
     """Images (B, 3, H, W), RGB, uint8 0..255 or float 0..1, normalised for the backbone, float32.
 
-    mean and std (1, 3, 1, 1) are those of `how`, on the device. Pixels outside an image's size
+    mean and std (1, 3, 1, 1) are those of `normalisation`, on the device. Pixels outside an image's size
     (B, 2) become zero whatever they hold: torchvision pads after it has normalised.
     """
-    pixels = images.float() * (how.scale / (255.0 if images.dtype == torch.uint8 else 1.0))
-    if how.order == "BGR":
+    pixels = images.float() * (
+        normalisation.scale / (255.0 if images.dtype == torch.uint8 else 1.0)
+    )
+    if normalisation.order == "BGR":
         pixels = pixels.flip(1)
     row = torch.arange(images.shape[2], device=images.device) < sizes[:, 0, None]
     column = torch.arange(images.shape[3], device=images.device) < sizes[:, 1, None]

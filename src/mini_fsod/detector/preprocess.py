@@ -17,12 +17,11 @@ def normalise(
 ) -> Tensor:
     """Images (B, 3, H, W), RGB, uint8 0..255 or float 0..1, normalised for the backbone, float32.
 
-    mean and std (1, 3, 1, 1) are those of `normalisation`, on the device. Pixels outside an image's size
-    (B, 2) become zero whatever they hold: torchvision pads after it has normalised.
+    mean and std (1, 3, 1, 1) are those of `normalisation`, on the device. Pixels outside an image's
+    size (B, 2) become zero whatever they hold: torchvision pads after it has normalised.
     """
-    pixels = images.float() * (
-        normalisation.scale / (255.0 if images.dtype == torch.uint8 else 1.0)
-    )
+    white = 255.0 if images.dtype == torch.uint8 else 1.0
+    pixels = images.float() * (normalisation.scale / white)
     if normalisation.order == "BGR":
         pixels = pixels.flip(1)
     row = torch.arange(images.shape[2], device=images.device) < sizes[:, 0, None]

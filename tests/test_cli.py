@@ -82,7 +82,7 @@ def test_ctrl_c_exits_with_130_and_says_how_to_resume(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("mini_fsod.config.load.resolve", interrupted)
-    monkeypatch.setattr("mini_fsod.commands.check.check_data", interrupted)
+    monkeypatch.setattr("mini_fsod.data.read.read_with_problems", interrupted)
     code, _, err = mini(*words)
     assert code == 130
     assert err.endswith(message)
@@ -92,7 +92,7 @@ def test_full_disk_is_one_message(mini, monkeypatch: pytest.MonkeyPatch) -> None
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("mini_fsod.commands.check.check_data", full)
+    monkeypatch.setattr("mini_fsod.data.read.read_with_problems", full)
     code, _, err = mini("check", "data")
     assert code == 2
     assert "No space left on device. Free some space" in err

@@ -15,6 +15,7 @@ from io import TextIOWrapper
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from mini_fsod import __version__
 from mini_fsod.commands import (  # noqa: F401 - each module registers its command
@@ -55,7 +56,7 @@ def _print_version(requested: bool) -> None:
 def options(
     version: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--version",
             callback=_print_version,
             is_eager=True,

@@ -69,6 +69,14 @@ def show_problems(
             err.print(f"  [dim]{more}[/]", soft_wrap=True)
 
 
+def columns(*names: str) -> Table:
+    """An empty table with these columns; a name that starts with > is aligned to the right."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_header=any(names))
+    for name in names:
+        table.add_column(name.removeprefix(">"), justify="right" if name[:1] == ">" else "left")
+    return table
+
+
 def table(content: Table) -> None:
     """Show a table at its full width: names are neither wrapped nor cut, not even in a pipe."""
     content.width = Measurement.get(out, out.options.update(width=100_000), content).maximum

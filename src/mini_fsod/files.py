@@ -12,10 +12,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from mini_fsod.errors import UserError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 CONFIG_FILE = "config.yaml"  # in the folder of a run
 CHECKPOINT_FILE = "checkpoint.safetensors"  # in the folder of a stage
@@ -95,6 +99,13 @@ def write_bytes(path: Path, content: bytes) -> None:
         raise unwritten(path, error) from None
     finally:
         Path(part).unlink(missing_ok=True)
+
+
+def write_image(path: Path, image: Image, file_format: str = "PNG", **options: Any) -> None:
+    """Like `write_bytes`; `options` are those of `Image.save`."""
+    content = BytesIO()
+    image.save(content, file_format, **options)
+    write_bytes(path, content.getvalue())
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -25,7 +25,7 @@ def test_demo_asks_for_mini_and_two_ablations(
     stages.results = {"stages": dict.fromkeys(("transfer", "online", "tune"), figures)}
     monkeypatch.setattr("mini_fsod.commands.demo._write_detections_sheet", lambda *_: None)
     monkeypatch.setattr("mini_fsod.commands.demo.mined_table", lambda _: "mined boxes")
-    monkeypatch.setattr("mini_fsod.commands.demo.check_data", lambda *_, **__: True)
+    monkeypatch.setattr("mini_fsod.commands.demo.check_command", lambda *_, **__: True)
     monkeypatch.setattr("mini_fsod.demo.write_demo_data", lambda *_, **__: True)
     monkeypatch.setattr("mini_fsod.console.table", lambda _: None)
     code, _, err = mini("demo", "--seed", 3, "-o", tmp_path / "out")

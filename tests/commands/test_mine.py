@@ -11,7 +11,7 @@ import pytest
 from helpers import shapes, tiny_run
 from mini_fsod import console
 from mini_fsod.commands.mine import mined_table
-from mini_fsod.config.load import Config, from_file, resolve
+from mini_fsod.config.load import Config, resolve
 
 
 @pytest.fixture
@@ -174,14 +174,14 @@ def test_mine_again_makes_another_pool_and_keeps_the_earlier_results(
     assert (out / "mine" / row[-1]).exists()
     assert len(shapes.json_of(pool)["annotations"]) == count
     changed = config.mine.model_copy(update={"threshold": 0.4})
-    assert from_file(out / "config.yaml") == config.model_copy(update={"mine": changed})
+    assert resolve(out / "config.yaml") == config.model_copy(update={"mine": changed})
 
-    stages.run(from_file(out / "config.yaml"), out, last="online")
+    stages.run(resolve(out / "config.yaml"), out, last="online")
     assert trained.read_bytes() != first_trained
     code, _, err = mini("mine", out, "--set", "mine.threshold=0.7")
     assert code == 0, err
     assert pool.read_bytes() == first_pool
-    stages.run(from_file(out / "config.yaml"), out, last="online")
+    stages.run(resolve(out / "config.yaml"), out, last="online")
     assert trained.read_bytes() == first_trained
     assert trained.stat().st_mtime_ns == written  # found again, not trained again
 

@@ -9,7 +9,7 @@ import pytest
 
 from mini_fsod import cli  # noqa: F401 - its own `presets` is registered first
 from mini_fsod.commands import presets  # noqa: F401 - registers the command
-from mini_fsod.config.load import KEYS, from_file, resolve
+from mini_fsod.config.load import KEYS, resolve
 from mini_fsod.config.presets import PRESETS
 from mini_fsod.config.reference import markdown_reference
 
@@ -34,7 +34,7 @@ def test_presets_of_a_name_shows_every_key_as_a_config_file(
 ) -> None:
     text = mini("presets", name)[1]
     (tmp_path / "whole.yaml").write_text(text)
-    assert from_file(tmp_path / "whole.yaml") == resolve(name)
+    assert resolve(tmp_path / "whole.yaml") == resolve(name)
     comments = {
         line.strip().partition(":")[0]: line.partition("  # ")[2] for line in text.splitlines()
     }

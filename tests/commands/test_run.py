@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from helpers import shapes, tiny_run
-from mini_fsod.config.load import from_file, resolve
+from mini_fsod.config.load import resolve
 
 SHORT = {"base__iterations": 2, "transfer__iterations": 2}
 
@@ -160,7 +160,7 @@ def test_run_of_a_written_config_gives_the_same_checkpoint(
     assert code == 0, err
     out = Path("runs") / "shapes"
     assert not (out / "transfer").exists()
-    assert from_file(out / "config.yaml") == resolve(str(source), ["seed=4"])
+    assert resolve(out / "config.yaml") == resolve(str(source), ["seed=4"])
     # in another parent folder, so that nothing is shared
     code, _, err = mini("run", out, "-o", "others/second", "--to", "base")
     assert code == 0, err

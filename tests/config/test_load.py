@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,6 @@ from mini_fsod import console
 from mini_fsod.config.load import resolve
 from mini_fsod.config.schema import TRAINED, Config
 from mini_fsod.errors import DataError
-
-
-def value(config: Config, key: str) -> Any:
-    found: Any = config
-    for part in key.split("."):
-        found = getattr(found, part)
-    return found
 
 
 def write(folder: Path, text: str) -> str:
@@ -40,7 +34,7 @@ def problems(source: str, *sets: str, **options: Any) -> list[str]:
     [
         (["base.minutes=6"], "base.iterations", None),
         (["base.minutes=6", "base.iterations=50"], "base.minutes", None),  # the later wins
-        (["transfer.minutes=0.1"], "transfer.iterations", None),
+        (["online.minutes=0.1"], "online.iterations", None),
         (["data.novel=bird"], "data.split", None),
         (["data.novel=bird", "data.split=coco"], "data.novel", ()),
         (["shots.file=mine.json"], "shots.official", None),
@@ -50,8 +44,8 @@ def test_resolve_setting_one_key_of_a_pair_unsets_the_other(
     sets: list[str], key: str, unset: object
 ) -> None:
     config = resolve("paper", sets)
-    assert value(config, key) == unset
-    assert value(config, sets[-1].partition("=")[0])  # what was set stays
+    assert attrgetter(key)(config) == unset
+    assert attrgetter(sets[-1].partition("=")[0])(config)  # what was set stays
 
 
 def test_resolve_file_changes_its_preset_and_set_changes_both(tmp_path: Path) -> None:
@@ -164,7 +158,7 @@ def test_resolve_lists_all_problems_in_the_order_of_the_keys(tmp_path: Path) -> 
         "transfer: {rate: fast}\n"
         "base:\n"
         "  iterations: many\n"
-        "  momentun: 0.5\n"
+        "  warm_upp: 5\n"
         "views: 800\n"
         "detector: {norm: batch}\n"
         "device: gpu\n",
@@ -177,7 +171,7 @@ def test_resolve_lists_all_problems_in_the_order_of_the_keys(tmp_path: Path) -> 
         "my.yaml, views: must hold keys, not 800",
         "--set base.batch=2.5: must be a whole number, not 2.5",
         'my.yaml, base.iterations: must be a whole number, not "many"',
-        "my.yaml: unknown key `base.momentun`: did you mean `base.momentum`?",
+        "my.yaml: unknown key `base.warm_upp`: did you mean `base.warm_up`?",
         'my.yaml, transfer.rate: must be a number, not "fast"',
         'my.yaml, preset: no preset is named "voc-321": did you mean `voc-320`?',
         "my.yaml: unknown key `speed`: did you mean `seed`?",

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from mini_fsod.config.load import KEYS, from_file, resolve
+from mini_fsod.config.load import KEYS, resolve
 from mini_fsod.config.schema import TRAINED, Config
 from mini_fsod.errors import UserError
 
@@ -101,7 +101,7 @@ def test_to_yaml_is_read_back_as_an_equal_config(tmp_path: Path, sets: list[str]
     (tmp_path / "empty.yaml").touch()
     config = resolve(str(tmp_path / "empty.yaml"), sets)
     (tmp_path / "written.yaml").write_text(config.to_yaml())
-    assert from_file(tmp_path / "written.yaml") == config
+    assert resolve(tmp_path / "written.yaml") == config
 
 
 @pytest.mark.slow
@@ -130,8 +130,8 @@ def test_to_yaml_is_read_back_whatever_the_text(
     )
     path = tmp_path_factory.getbasetemp() / "written.yaml"
     path.write_bytes(config.to_yaml().encode())
-    assert from_file(path) == config
-    assert from_file(path).to_yaml() == config.to_yaml()
+    assert resolve(path) == config
+    assert resolve(path).to_yaml() == config.to_yaml()
 
 
 def test_importing_the_configuration_is_light() -> None:

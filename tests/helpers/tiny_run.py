@@ -146,12 +146,15 @@ def mini(arguments: Sequence[str], before: str = "") -> subprocess.CompletedProc
     )
 
 
+def start_mini(arguments: Sequence[str], **streams: Any) -> subprocess.Popen[str]:
+    """`mini ARGUMENTS` in a process of its own, which goes on in the background."""
+    return subprocess.Popen(_call(arguments), env=_one_thread(), text=True, **streams)
+
+
 def kill_soon(arguments: Sequence[str], file: Path, pause: float) -> None:
     """Start `mini ARGUMENTS`, and kill it so many seconds after it wrote this file again."""
     before = _written(file)
-    with subprocess.Popen(
-        _call(arguments), env=_one_thread(), stderr=subprocess.DEVNULL
-    ) as started:
+    with start_mini(arguments, stderr=subprocess.DEVNULL) as started:
         while _written(file) == before and started.poll() is None:
             sleep(0.005)
         sleep(pause)

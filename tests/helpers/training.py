@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mini_fsod.config.schema import Training
+from mini_fsod.config.schema import TimedTraining
 from mini_fsod.train import state as states
 from mini_fsod.train.distributed import Team, team
 from mini_fsod.train.loop import Feed, Trained, train
@@ -78,7 +78,7 @@ def feed_of(before: Hook = nothing, ruined: Sequence[int] = (), accumulate: int 
     return Feed(batches, images_of, "small")
 
 
-def section_of(**changes: Any) -> Training:
+def section_of(**changes: Any) -> TimedTraining:
     usual: dict[str, Any] = {
         "iterations": ITERATIONS,
         "batch": BATCH,
@@ -86,7 +86,7 @@ def section_of(**changes: Any) -> Training:
         "warm_up": 4,
         "save_seconds": 0,
     }
-    return Training(**usual | changes)
+    return TimedTraining(**usual | changes)
 
 
 def train_small(

@@ -24,7 +24,7 @@ from helpers.tiny_run import (
     words,
 )
 from mini_fsod import checkpoint
-from mini_fsod.config.load import from_file
+from mini_fsod.config.load import resolve
 from mini_fsod.errors import UserError
 from mini_fsod.files import lock
 from mini_fsod.runs import stages
@@ -107,7 +107,7 @@ def test_run_leaves_a_folder_that_people_can_open(data: Path, finished: Path) ->
     links = {"base", "transfer"}
     assert names == links | {"config.yaml", "detector.safetensors", "results.json", ".lock"}
     assert {name for name in names if (finished / name).is_symlink()} == links
-    assert from_file(finished / "config.yaml") == config(data)
+    assert resolve(finished / "config.yaml") == config(data)
     for stage in links:
         inside = {path.name for path in (finished / stage).iterdir() if path.is_file()}
         score = {name for name in inside if name.startswith("score-")}
@@ -293,7 +293,7 @@ def test_run_writes_nothing_before_the_data_is_checked(data: Path, copied: Path)
 def test_run_needs_data_and_novel_classes(tmp_path: Path) -> None:
     (tmp_path / "empty.yaml").touch()
     with pytest.raises(UserError, match=r"lacks data\.root and data\.split or data\.novel"):
-        run(from_file(tmp_path / "empty.yaml"), tmp_path / "run")
+        run(resolve(tmp_path / "empty.yaml"), tmp_path / "run")
 
 
 # The pool

@@ -41,9 +41,13 @@ def test_tables_have_the_numbers_of_the_paper(table: str) -> None:
 
 
 def test_paper_numbers_by_shots_and_split() -> None:
-    assert paper_numbers("tab:voc_main", "MINI", 2) == dict(
-        zip(SHOTS, (51.8, 53.6, 62.3, 62.1, 63.7), strict=True)
-    )
-    assert paper_numbers("tab:component", "TFA Base", 1)[10] == 58.4
-    assert paper_numbers("tab:component", "TFA Base", 2) == {}
-    assert paper_numbers("tab:component", "TFA Base", None) == {}
+    main = dict(zip(SHOTS, (51.8, 53.6, 62.3, 62.1, 63.7), strict=True))
+    assert paper_numbers("MINI", 2) == ("tab:voc_main", main)
+    assert paper_numbers("TFA Base", 1)[1][10] == 58.4
+    assert paper_numbers("TFA Base", 2) == ("tab:component", {})
+    assert paper_numbers("TFA Base", None) == ("tab:component", {})
+
+
+def test_tables_have_each_row_once() -> None:
+    rows = [row for table in TABLES.values() for row in table]
+    assert len(rows) == len(set(rows))

@@ -57,7 +57,7 @@ def curve(
     run: Run, detector: Detector, losses: Losses, schedule: Schedule, inputs: Any, parts: int
 ) -> list[list[float]]:
     """The losses of the heads in every iteration of a training."""
-    optimiser = make_optimiser(detector, CPU, 0.9, 1e-4)
+    optimiser = make_optimiser(detector, CPU, 1e-4)
     optimiser.param_groups[0]["lr"].fill_(0.02)
     step = Step(losses, optimiser, CPU, bf16=False)
     feed = run.data.feed(images_of(run), schedule, inputs, run.team, parts)

@@ -15,7 +15,7 @@ from PIL import Image
 from helpers import training as small
 from helpers.run_data import run_data
 from helpers.training import CPU, train_small
-from mini_fsod.config.schema import Training
+from mini_fsod.config.schema import TimedTraining
 from mini_fsod.data.subsets import arranged
 from mini_fsod.detector.model import build
 from mini_fsod.detector.settings import RoISettings, RPNSettings
@@ -34,10 +34,10 @@ from mini_fsod.train.distributed import (
 from mini_fsod.train.loop import train
 from mini_fsod.train.step import losses_of
 
-SECTION = Training(iterations=3, batch=4, rate=0.02, warm_up=2, clip=5.0, save_seconds=1000)
+SECTION = TimedTraining(iterations=3, batch=4, rate=0.02, warm_up=2, clip=5.0, save_seconds=1000)
 
 
-def changed(**changes: object) -> Training:
+def changed(**changes: object) -> TimedTraining:
     return SECTION.model_copy(update=changes)
 
 
@@ -72,7 +72,7 @@ def learn(
     team: Team,
     home: Path,
     name: str,
-    section: Training = SECTION,
+    section: TimedTraining = SECTION,
     even: bool = False,
     whole: bool = False,
 ) -> None:
@@ -148,7 +148,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def learn_alone(home: Path, name: str, section: Training = SECTION, **how: Any) -> None:
+def learn_alone(home: Path, name: str, section: TimedTraining = SECTION, **how: Any) -> None:
     before = loop.LOG_EVERY_ELSEWHERE
     try:
         learn(Team(), home, name, section, **how)

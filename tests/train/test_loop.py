@@ -18,7 +18,7 @@ from mini_fsod.train import log, loop
 from mini_fsod.train import state as states
 from mini_fsod.train.ema import warmed_decay
 from mini_fsod.train.schedule import rate_at
-from mini_fsod.train.step import Inputs
+from mini_fsod.train.step import MOMENTUM, Inputs
 
 
 def naive(
@@ -28,9 +28,7 @@ def naive(
     section = small.section_of(**changes)
     model, average = small.Small(), small.Small()
     learning = [p for p in model.parameters() if p.requires_grad]
-    optimiser = torch.optim.SGD(
-        learning, momentum=section.momentum, weight_decay=section.weight_decay
-    )
+    optimiser = torch.optim.SGD(learning, momentum=MOMENTUM, weight_decay=section.weight_decay)
     batches = small.feed_of().batches(0)
     total = section.iterations
     assert total is not None
@@ -57,7 +55,7 @@ def naive(
     [
         {},
         {"clip": 0.1},
-        {"momentum": 0.0, "warm_up": 0, "weight_decay": 0.1},
+        {"warm_up": 0, "weight_decay": 0.1},
         {"ema_warm_up": None},
     ],
 )

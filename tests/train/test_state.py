@@ -16,7 +16,7 @@ def after_steps(steps: int, layout: torch.memory_format = torch.contiguous_forma
     """A model, its optimiser and its average after some steps."""
     model = Small()
     model.add_module("conv", torch.nn.Conv2d(2, 3, 3).to(memory_format=layout))
-    optimiser, average = make_optimiser(model, CPU, 0.9, 0.0), Average(model, CPU)
+    optimiser, average = make_optimiser(model, CPU, 0.0), Average(model, CPU)
     optimiser.param_groups[0]["lr"].fill_(0.1)
     for n in range(steps):
         optimiser.zero_grad()

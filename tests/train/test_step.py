@@ -41,7 +41,7 @@ def detector() -> Detector:
 def test_steps_reduce_the_loss(source: tuple[Resident, np.ndarray]) -> None:
     loader, sizes = source
     model = detector()
-    optimiser = make_optimiser(model, CPU, 0.9, 1e-4)
+    optimiser = make_optimiser(model, CPU, 1e-4)
     optimiser.param_groups[0]["lr"].fill_(0.005)
     step = Step(losses_of(model), optimiser, CPU, bf16=False)
     schedule = Schedule(sizes, 3, (64,), 128, seed=0, flip=False)
@@ -66,7 +66,7 @@ def test_step_equals_plain_torch(
     loader, sizes = source
     batch = loader.batch(Schedule(sizes, 3, (64,), 128, seed=0).plan(0))
     ours, by_hand = detector(), detector()
-    optimiser = make_optimiser(ours, CPU, 0.9, 1e-4)
+    optimiser = make_optimiser(ours, CPU, 1e-4)
     optimiser.param_groups[0]["lr"].fill_(0.01)
     Step(losses_of(ours), optimiser, CPU, bf16=False)([inputs_of(batch, torch.tensor(5))])
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
+from typer import Option
 
 from mini_fsod import console
-from mini_fsod.commands.options import AsJson, Data, Novel, Split, Subset, app
+from mini_fsod.commands.options import AsJson, Data, Novel, Split, Subset, app, flag
 from mini_fsod.data.layout import data_folder, name_of
 from mini_fsod.errors import Problem, UserError
-from mini_fsod.files import is_file, real, write_bytes
+from mini_fsod.files import is_file, real, write_image
 from mini_fsod.labels import LabelMap, refuse_split_with_novel
 
 if TYPE_CHECKING:
@@ -32,35 +32,23 @@ def check_command(
     subset: Subset = None,
     root: Annotated[
         Path | None,
-        typer.Option(
-            help="The folder of a COCO file's images, if they are not next to it. "
-            "Example: --root photos"
-        ),
+        Option(help="Folder of a COCO file's images, if elsewhere. Example: --root photos"),
     ] = None,
     images: Annotated[
-        bool,
-        typer.Option(
-            "--images",
-            help="Decode every image, not only its header, and look for duplicates. "
-            "Example: --images",
-        ),
+        bool, flag("--images", "Decode every image, and look for duplicates.")
     ] = False,
     fix: Annotated[
         Path | None,
-        typer.Option(
-            metavar="OUT", help="Write a repaired copy into a new folder. Example: --fix repaired"
-        ),
+        Option(metavar="OUT", help="Write a repaired copy to a folder. Example: --fix repaired"),
     ] = None,
     sheet: Annotated[
         Path | None,
-        typer.Option(
-            help="File of the contact sheet; by default NAME-check.png in the current folder, or "
-            "next to the data if the current folder is part of it. Example: --sheet look.png"
+        Option(
+            help="File of the contact sheet; default: NAME-check.png in the current folder, or "
+            "next to the data. Example: --sheet look.png"
         ),
     ] = None,
-    no_sheet: Annotated[
-        bool, typer.Option("--no-sheet", help="Write no contact sheet. Example: --no-sheet")
-    ] = False,
+    no_sheet: Annotated[bool, flag("--no-sheet", "Write no contact sheet.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check a data set, and say what can be mined in it.
@@ -68,57 +56,37 @@ def check_command(
     Prints counts, image sizes and all problems; the exit code is 2 if there are any.
     Example: mini check data/VOCdevkit --split voc-split1 --images
     """
-    if no_sheet:
-        sheet = None
-    elif sheet is None:
-        sheet = _default_sheet(data, root)
-    if not check_data(data, novel, split, subset, root, images, fix, sheet, as_json):
-        raise typer.Exit(2)
-
-
-def check_data(
-    path: Path,
-    novel: str | None = None,
-    split: str | None = None,
-    subset: str | None = None,
-    root: Path | None = None,
-    images: bool = False,
-    fix: Path | None = None,
-    sheet: Path | None = None,
-    as_json: bool = False,
-) -> bool:
-    """Check a data set and print the result; True if it has no problem."""
     from mini_fsod.data import check
     from mini_fsod.data.duplicates import copy_notes, leak_problems, same_content
     from mini_fsod.data.read import read_with_problems
     from mini_fsod.data.subsets import default_training_set
     from mini_fsod.data.summary import base_problems, novel_notes, split_classes, summarize
 
-    name = name_of(path)
+    name = name_of(data)
     refuse_split_with_novel(split, novel)
-    data, problems = read_with_problems(path, subset, root)
+    dataset, problems = read_with_problems(data, subset, root)
     # an image set chosen by --subset is checked as the one to train on
-    training_name, training = default_training_set(data) if subset is None else ("", data)
-    labels, class_problems = split_classes(data, split, novel, name, readable=not problems)
-    complete = subset is None and not problems and len(data.boxes) > 0
+    training_name, training = default_training_set(dataset) if subset is None else ("", dataset)
+    labels, class_problems = split_classes(dataset, split, novel, name, readable=not problems)
+    complete = subset is None and not problems and len(dataset.boxes) > 0
     class_problems += base_problems(training, labels, name, training_name, complete)
     decode = images or fix is not None  # a repaired copy should hold no image that fails later
-    with console.progress("decoding images" if decode else "opening images", len(data)) as done:
-        image_problems, sizes = check.picture_problems(data, decode, done)
-    if data.kind == "coco" and len(image_problems) == len(data) and not sizes:
-        image_problems = [_suggest_root(p, is_file(path)) for p in image_problems]
-    problems += check.class_problems(data) + check.box_problems(data)
-    problems += check.duplicate_problems(data) + check.file_problems(data) + image_problems
+    with console.progress("decoding images" if decode else "opening images", len(dataset)) as done:
+        image_problems, sizes = check.picture_problems(dataset, decode, done)
+    if dataset.kind == "coco" and len(image_problems) == len(dataset) and not sizes:
+        image_problems = [_suggest_root(p, is_file(data)) for p in image_problems]
+    problems += check.class_problems(dataset) + check.box_problems(dataset)
+    problems += check.duplicate_problems(dataset) + check.file_problems(dataset) + image_problems
     duplicates: list[list[int]] = []  # groups of images with the same content
     if decode:
         readable = sorted(sizes)
-        groups = same_content([data.path(i) for i in readable])
+        groups = same_content([dataset.path(i) for i in readable])
         duplicates = [[readable[n] for n in group] for group in groups]
-        problems += leak_problems(data, duplicates)
+        problems += leak_problems(dataset, duplicates)
     # data that could not be read is empty for that reason: no second problem
-    problems = (problems or check.empty_problems(data, name)) + class_problems
-    figures = summarize(data, labels, sizes, training, training_name)
-    notes = [*data.notes, *copy_notes(data, duplicates), *novel_notes(figures)]
+    problems = (problems or check.empty_problems(dataset, name)) + class_problems
+    figures = summarize(dataset, labels, sizes, training, training_name)
+    notes = [*dataset.notes, *copy_notes(dataset, duplicates), *novel_notes(figures)]
     if as_json:
         result = figures | {"notes": notes, "problems": [asdict(p) for p in problems]}
         print(json.dumps(result, allow_nan=False))
@@ -127,14 +95,15 @@ def check_data(
         for line in notes:
             console.note(f"NOTE {line}")
         console.show_problems(problems, hint=" (--json lists all)")
-    if sheet is not None and sizes:
-        _write_sheet(sheet, data, labels, sorted(sizes))
+    if sizes and not no_sheet:
+        _write_sheet(sheet or _default_sheet(data, root), dataset, labels, sorted(sizes))
     if fix is not None:
-        protected = None if is_file(path) and data.kind == "coco" else data_folder(path)
-        _write_repaired_copy(fix, data, labels, sizes, problems, protected)
+        protected = None if is_file(data) and dataset.kind == "coco" else data_folder(data)
+        _write_repaired_copy(fix, dataset, labels, sizes, problems, protected)
     if not as_json:
         _show_verdict(name, problems, suggest_fix=bool(sizes) and fix is None)
-    return not problems
+    if problems:
+        raise typer.Exit(2)
 
 
 def _suggest_root(problem: Problem, is_json_file: bool) -> Problem:
@@ -185,16 +154,13 @@ def class_table(classes: dict[str, dict[str, Any]], where: str) -> Table:
     """One row per class; `where` names the images in which co-occurrence was counted."""
     has_novel = any(row["role"] == "novel" for row in classes.values())
     flags = [f for f in ("difficult", "crowd") if any(row[f] for row in classes.values())]
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("class")
-    for column in ("images", "boxes", *flags, "median side"):
-        table.add_column(column, justify="right")
-    if has_novel:
-        table.add_column(f"next to a base object{where}", justify="right", no_wrap=True)
+    beside_base = [f">next to a base object{where}"] if has_novel else []
+    counts = ("images", "boxes", *flags)
+    table = console.columns("class", *(f">{c}" for c in counts), ">median side", *beside_base)
     for name, row in classes.items():
         style = "bold magenta" if row["role"] == "novel" else ""
         side = "-" if row["median_side"] is None else f"{row['median_side']:.0f} px"
-        cells = [f"{row[c]:,}" for c in ("images", "boxes", *flags)] + [side]
+        cells = [f"{row[c]:,}" for c in counts] + [side]
         if has_novel and "beside_base" in row:
             beside, boxes = row["beside_base"], row["training_boxes"]
             share = f" ({beside / boxes:.0%})" if boxes else ""
@@ -207,9 +173,7 @@ def _write_sheet(path: Path, data: Dataset, labels: LabelMap, readable: list[int
     from mini_fsod.draw import pick_images, sheet_of
 
     chosen = pick_images(data.select(readable), labels)
-    content = BytesIO()
-    sheet_of(data, labels, [readable[i] for i in chosen]).save(content, "PNG")
-    write_bytes(path, content.getvalue())
+    write_image(path, sheet_of(data, labels, [readable[i] for i in chosen]))
     console.note(f"contact sheet: {path}")
 
 

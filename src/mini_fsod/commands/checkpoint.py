@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from mini_fsod import console
-from mini_fsod.commands.options import RunOrCheckpoint, app
+from mini_fsod.commands.options import RunOrCheckpoint, app, out_option
 from mini_fsod.errors import UserError
 
 checkpoints = typer.Typer(
@@ -31,12 +30,10 @@ def show_command(file: RunOrCheckpoint) -> None:
     header = checkpoint.read_header(path)
     settings, labels = header.settings, header.labels
     backbone = settings.backbone
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(style="dim")
-    table.add_column()
+    table = console.columns("", "")
 
     def row(name: str, value: object) -> None:
-        table.add_row(console.plain(name), console.plain(value))
+        table.add_row(f"[dim]{console.plain(name)}[/]", console.plain(value))
 
     row("file", path)
     row("size", console.size(path.stat().st_size))
@@ -58,15 +55,7 @@ def show_command(file: RunOrCheckpoint) -> None:
 @checkpoints.command("slim")
 def slim_command(
     file: RunOrCheckpoint,
-    out: Annotated[
-        Path,
-        typer.Option(
-            "-o",
-            "--out",
-            show_default=False,
-            help="The file to write. Example: -o small.safetensors",
-        ),
-    ],
+    out: Annotated[Path, out_option("The file to write.", "small.safetensors")],
 ) -> None:
     """Write a copy in float16, without frozen layers.
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.table import Table
+from typer import Argument, Option
 
 from mini_fsod import console
-from mini_fsod.commands.check import check_data
+from mini_fsod.commands.check import check_command
 from mini_fsod.commands.mine import mined_table
-from mini_fsod.commands.options import app, command_line
-from mini_fsod.files import write_bytes
+from mini_fsod.commands.options import app, command_line, out_option
+from mini_fsod.files import write_image
 
 # Ablations that MINI is compared with
 OFFLINE = ("online.teacher=false", "online.iou_branch=false")
@@ -24,11 +23,9 @@ SHEET_SCORE = 0.5  # score threshold of its boxes
 
 @app.command("demo")
 def demo_command(
-    out: Annotated[
-        Path, typer.Option("-o", "--out", help="The run's folder. Example: -o runs/demo")
-    ] = Path("runs/demo"),
+    out: Annotated[Path, out_option("The run's folder.", "runs/demo")] = Path("runs/demo"),
     seed: Annotated[
-        int, typer.Option(min=0, help="Seed of training and of the shots. Example: --seed 1")
+        int, Option(min=0, help="Seed of training and of the shots. Example: --seed 1")
     ] = 0,
 ) -> None:
     """Try MINI on handwritten digits; no GPU, no download.
@@ -43,7 +40,7 @@ def demo_command(
     data = out.parent / "demo-data"
     _write_data(data)
     console.out.rule("[bold]mini check[/]: the training images", align="left")
-    check_data(data, novel=",".join(NOVEL), subset="train", sheet=out / "train.png")
+    check_command(data, novel=",".join(NOVEL), subset="train", sheet=out / "train.png")
     console.out.rule("[bold]mini run demo[/]: 7 base digits, then 3 new ones", align="left")
     sets = [f"data.root={data}", f"seed={seed}", f"shots.seed={seed}"]
     figures = {"MINI": stages.run(resolve("demo", sets), out, command=command_line())["stages"]}
@@ -72,10 +69,7 @@ def demo_command(
 
 @app.command("demo-data")
 def demo_data_command(
-    out: Annotated[
-        Path,
-        typer.Argument(metavar="OUT", show_default=False, help="A new folder. Example: digits"),
-    ],
+    out: Annotated[Path, Argument(metavar="OUT", help="A new folder. Example: digits")],
 ) -> None:
     """Write the data set of the demo.
 
@@ -101,11 +95,7 @@ def comparison_table(figures: dict[str, dict[str, Any]]) -> Table:
         ("MINI", "re-trained with a teacher that mines online", "MINI", "tune"),
         ("oracle", "upper bound: re-trained on all hidden boxes", "oracle", "online"),
     )
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("")
-    table.add_column("nAP50", justify="right")
-    table.add_column("bAP50", justify="right")
-    table.add_column("")
+    table = console.columns("", ">nAP50", ">bAP50", "")
     for name, what, row, stage in rows:
         style = "bold" if name == "MINI" else ""
         cells = [f"{figures[row][stage][key]:.1f}" for key in ("nAP50", "bAP50")]
@@ -137,6 +127,4 @@ def _write_detections_sheet(run: Path, data: Path) -> None:
             label += [test.classes.index(name) for name in above.names]
             xywh += above.xywh.tolist()
     drawn = test.with_boxes(Boxes.of(image, np.reshape(xywh, (-1, 4)), label))
-    content = BytesIO()
-    sheet_of(drawn, LABELS, range(len(test))).save(content, "PNG")
-    write_bytes(run / "detections.png", content.getvalue())
+    write_image(run / "detections.png", sheet_of(drawn, LABELS, range(len(test))))

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from io import BytesIO
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from PIL import Image
 
 from mini_fsod.draw import BASE_COLOUR, MANY_BOXES, NOVEL_COLOUR, draw_boxes
 from mini_fsod.errors import UserError
-from mini_fsod.files import is_folder, mode, real, write_bytes
+from mini_fsod.files import is_folder, mode, real, write_image
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.decode import cores
 from mini_fsod.predict import Picture, Prediction, upright
@@ -75,10 +74,8 @@ def write_drawing(prediction: Prediction, labels: LabelMap, target: Path) -> Non
     )
     exif = Image.Exif()
     exif[SOFTWARE] = MARK
-    content = BytesIO()
     file_format = Image.registered_extensions()[target.suffix.lower()]
-    drawn.save(content, file_format, exif=exif, quality=92)
-    write_bytes(target, content.getvalue())
+    write_image(target, drawn, file_format, exif=exif, quality=92)
 
 
 @contextmanager

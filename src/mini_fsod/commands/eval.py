@@ -9,12 +9,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.table import Table
+from typer import Option
 
 from mini_fsod import console
-from mini_fsod.commands.options import AsJson, Data, Novel, Split, Subset, app
-from mini_fsod.errors import DataError, Problem, UserError
+from mini_fsod.commands.options import AsJson, Data, Novel, Split, Subset, app, read_data
+from mini_fsod.errors import DataError, Problem
 from mini_fsod.labels import VOC_CLASSES, LabelMap, label_map
 
 if TYPE_CHECKING:
@@ -33,17 +33,13 @@ def eval_command(
     data: Data,
     detections: Annotated[
         list[Path],
-        typer.Option(
-            show_default=False,
+        Option(
             help="Detections as COCO results JSON; given several times: mean and 95 % interval. "
-            "Example: --detections seed0.json --detections seed1.json",
+            "Example: --detections seed0.json --detections seed1.json"
         ),
     ],
     metric: Annotated[
-        MetricName,
-        typer.Option(
-            help="AP as in VOC 2007 (11 points), VOC 2010 (area) or COCO. Example: --metric voc07"
-        ),
+        MetricName, Option(help="VOC 2007, VOC 2010 or COCO. Example: --metric voc07")
     ] = MetricName.coco,
     novel: Novel = None,
     split: Split = None,
@@ -54,18 +50,10 @@ def eval_command(
 
     Example: mini eval VOCdevkit --subset test --split voc-split1 --metric voc07 --detections d.json
     """
-    from mini_fsod.data.read import read
     from mini_fsod.eval.score import score
     from mini_fsod.eval.seeds import over_seeds
 
-    dataset = read(data, subset)
-    if dataset.kind == "folder":
-        raise UserError(
-            f"{data}: a folder of images without annotations cannot be scored against.",
-            "Give a data set with annotations.",
-        )
-    for line in dataset.notes:
-        console.note(line)
+    dataset = read_data(data, subset, "cannot be scored against")
     if dataset.subsets and subset is None:
         sets = ", ".join(dataset.subsets)
         console.note(f"all {len(dataset):,} images are scored; --subset chooses one of: {sets}")
@@ -111,9 +99,7 @@ def _with_missing_classes(dataset: Dataset, labels: LabelMap) -> Dataset:
         voc_id = voc_ids.get(name)
         ids.append(unused + n if voc_id is None or voc_id in dataset.category_ids else voc_id)
     return replace(
-        dataset,
-        classes=(*dataset.classes, *missing),
-        category_ids=(*dataset.category_ids, *ids),
+        dataset, classes=(*dataset.classes, *missing), category_ids=(*dataset.category_ids, *ids)
     )
 
 
@@ -121,10 +107,8 @@ def _score_table(result: dict[str, Any], labels: LabelMap) -> Table:
     """Means, then each class; for several files with half the width of the 95 % interval."""
     interval = result.get("interval95", {})
     figures = [f for f in ("AP", "AP50", "AP75") if f in result]
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column(f"{result['metric']}, {console.count(result['images'], 'image')}")
-    for figure in figures:
-        table.add_column(figure, justify="right")
+    images = console.count(result["images"], "image")
+    table = console.columns(f"{result['metric']}, {images}", *(f">{figure}" for figure in figures))
 
     def cell(value: float | None, half_width: float | None = None) -> str:
         if value is None:

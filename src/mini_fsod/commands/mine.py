@@ -7,11 +7,11 @@ import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.table import Table
+from typer import Argument, Option
 
 from mini_fsod import console
-from mini_fsod.commands.options import app, command_line
+from mini_fsod.commands.options import Sets, app, command_line
 from mini_fsod.errors import UserError
 from mini_fsod.files import CONFIG_FILE, is_file
 
@@ -21,35 +21,20 @@ EXTRA = "extra"  # the subfolder of `mine` with the pool of mine.extra
 
 @app.command("mine")
 def mine_command(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN", show_default=False, help="The folder of a run. Example: runs/first"
-        ),
-    ],
-    sets: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            show_default=False,
-            help="Change a key of mine or discriminator; repeatable. Example: --set mine.alpha=2",
-        ),
-    ] = None,
+    run: Annotated[Path, Argument(metavar="RUN", help="The folder of a run. Example: runs/first")],
+    sets: Sets = None,
     extra: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FOLDER",
-            show_default=False,
-            help="Also mine in these images, which need no annotations (mine.extra). "
-            "Example: --extra photos",
+            help="Also mine in images without annotations (mine.extra). Example: --extra photos",
         ),
     ] = None,
 ) -> None:
     """Mine again in a run, with other settings.
 
-    A setting that only concerns the choice of boxes takes seconds: the detector's scan is reused.
-    The run's configuration changes, and earlier results are kept.
+    --set takes keys of mine and discriminator. Another choice of boxes takes seconds: the scan is
+    reused. The run's configuration changes, and earlier results are kept.
     Example: mini mine runs/first --set mine.alpha=2
     """
     from mini_fsod.config.load import resolve
@@ -90,11 +75,7 @@ def mined_table(folder: Path) -> Table:
     """
     thresholds, audit = _read_json(folder / "thresholds.json"), _read_json(folder / "audit.json")
     columns = ["candidates", "delta", "kept"] + (["precision", "recall"] if audit else [])
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("class")
-    for column in columns:
-        table.add_column(column, justify="right")
-    table.add_column("sheet")
+    table = console.columns("class", *(f">{column}" for column in columns), "sheet")
     for n, (name, row) in enumerate(thresholds["classes"].items(), start=1):
         sheet = next((path.name for path in folder.glob(f"{n}-*.png")), "-")
         figures = row | (audit["classes"][name] if audit else {})

@@ -1,14 +1,21 @@
-"""The Typer application, and the options that several commands share."""
+"""The Typer application, and what several commands share: options, and reading a data set."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 from typer.core import TyperGroup
+
+from mini_fsod import console
+from mini_fsod.errors import UserError
+
+if TYPE_CHECKING:
+    from mini_fsod.data.dataset import Dataset
 
 # `mini --help`: the commands by topic, in this order
 CONTENTS = {
@@ -42,54 +49,76 @@ app = typer.Typer(
     add_completion=False,
 )
 
+
+def flag(name: str, meaning: str) -> Any:
+    return Option(name, help=f"{meaning} Example: {name}")
+
+
+def out_option(meaning: str, example: str) -> Any:
+    return Option("-o", "--out", help=f"{meaning} Example: -o {example}")
+
+
 Data = Annotated[
     Path,
-    typer.Argument(
+    Argument(
         metavar="DATA",
-        show_default=False,
         help="A COCO .json, a VOC devkit, a YOLO folder with data.yaml, or a folder of images. "
         "Example: data/VOCdevkit",
     ),
 ]
 Novel = Annotated[
-    str | None,
-    typer.Option(
-        help="Novel classes, separated by commas; all others are base classes. "
-        "Example: --novel bird,bus"
-    ),
+    str | None, Option(help="Novel classes; all others are base classes. Example: --novel bird,bus")
 ]
 Split = Annotated[
     str | None,
-    typer.Option(
-        help="Instead of --novel, a published split: voc-split1, voc-split2, voc-split3 or coco. "
+    Option(
+        help="A published split, not --novel: voc-split1, voc-split2, voc-split3 or coco. "
         "Example: --split voc-split1"
     ),
 ]
 Subset = Annotated[
-    str | None,
-    typer.Option(help="Use one image set of the data only. Example: --subset test"),
+    str | None, Option(help="Use one image set of the data only. Example: --subset test")
 ]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print JSON to standard output. Example: --json > out.json")
-]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1. Example: --device cpu")]
+AsJson = Annotated[bool, flag("--json", "Print JSON to standard output.")]
+Device = Annotated[str, Option(help="auto, cpu, cuda or cuda:1. Example: --device cpu")]
 RunOrCheckpoint = Annotated[
     Path,
-    typer.Argument(
+    Argument(
         metavar="RUN_OR_CHECKPOINT",
-        show_default=False,
         help="A run's folder (its last finished stage) or a checkpoint. Example: runs/demo",
     ),
 ]
 Sets = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--set",
         metavar="KEY=VALUE",
-        show_default=False,
         help="Change a configuration key; repeatable. Example: --set data.root=data/VOCdevkit",
     ),
 ]
+ConfigSplit = Annotated[
+    str | None, Option(help="Short for --set data.split=SPLIT. Example: --split voc-split2")
+]
+ConfigShots = Annotated[int | None, Option(help="Short for --set shots.k=K. Example: --shots 5")]
+ConfigSeed = Annotated[int | None, Option(help="Seed of the shots (shots.seed). Example: --seed 1")]
+
+
+def read_data(path: Path, subset: str | None, unlabelled: str = "") -> Dataset:
+    """A data set, with its notes shown.
+
+    Images without annotations are refused if `unlabelled` says why they are of no use.
+    """
+    from mini_fsod.data.read import read
+
+    dataset = read(path, subset)
+    if unlabelled and dataset.kind == "folder":
+        raise UserError(
+            f"{path}: a folder of images without annotations {unlabelled}.",
+            "Give a data set with annotations.",
+        )
+    for line in dataset.notes:
+        console.note(line)
+    return dataset
 
 
 def command_line() -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
+from typer import Argument, Option
 
 from mini_fsod import console
 from mini_fsod.commands.options import AsJson, Device, RunOrCheckpoint, app
@@ -30,26 +31,19 @@ SCORE = 0.5  # default score threshold of the table and of drawings
 def predict_command(
     run_or_checkpoint: RunOrCheckpoint,
     images: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="IMAGES...", show_default=False, help="Images, or folders. Example: photos"
-        ),
+        list[Path], Argument(metavar="IMAGES...", help="Images, or folders. Example: photos")
     ],
     as_json: AsJson = False,
     draw: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Write copies with the boxes drawn. Example: --draw drawn"
-        ),
+        Option(metavar="DIR", help="Write copies with the boxes drawn. Example: --draw drawn"),
     ] = None,
     score: Annotated[
         float | None,
-        typer.Option(
+        Option(
             min=0.0,
             max=1.0,
-            show_default=False,
-            help="Score threshold; default: 0.5 for table and drawings, none for --json. "
-            "Example: --score 0.3",
+            help="Score threshold; default: 0.5, for --json none. Example: --score 0.3",
         ),
     ] = None,
     device: Device = "auto",
@@ -82,7 +76,9 @@ def predict_command(
         console.note(f"the detector drops detections with a score below {detector_threshold:g}")
     predictions, failed = _detect(saved, pictures, torch_dev, draw, threshold)
     if as_json:
-        _print_json(predictions if score is None else [p.above(score) for p in predictions])
+        shown = predictions if score is None else [p.above(score) for p in predictions]
+        records = ",\n ".join(json.dumps(to_json(p), allow_nan=False) for p in shown)
+        print(f"[{records}]")  # one image per line
     elif predictions:
         console.table(detections_table(predictions, saved.labels, threshold))
     if draw is not None and predictions:
@@ -135,12 +131,6 @@ def _detect(
     return predictions, unreadable
 
 
-def _print_json(predictions: Sequence[Prediction]) -> None:
-    """A JSON list with one image per line."""
-    records = ",\n ".join(json.dumps(to_json(p), allow_nan=False) for p in predictions)
-    print(f"[{records}]")
-
-
 def to_json(prediction: Prediction) -> dict[str, Any]:
     width, height = prediction.size
     return {
@@ -150,10 +140,7 @@ def to_json(prediction: Prediction) -> dict[str, Any]:
         "detections": [
             {"category": name, "bbox": [round(v, 3) for v in box], "score": round(score, 6)}
             for name, box, score in zip(
-                prediction.names,
-                prediction.xywh.tolist(),
-                prediction.scores.tolist(),
-                strict=True,
+                prediction.names, prediction.xywh.tolist(), prediction.scores.tolist(), strict=True
             )
         ],
     }
@@ -166,20 +153,15 @@ def detections_table(
 
     The best score may be below the threshold: it says whether a lower --score would show more.
     """
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column(console.count(len(predictions), "image"))
-    table.add_column(f"detections of score {threshold:g} or more (--score)")
-    table.add_column("best score", justify="right")
+    images = console.count(len(predictions), "image")
+    detections = f"detections of score {threshold:g} or more (--score)"
+    table = console.columns(images, detections, ">best score")
 
     def row(name: str, counts: Counter[str], best: str, style: str = "") -> None:
-        parts = [
-            f"[magenta]{n:,} {console.plain(c)}[/]"
-            if c in labels.novel
-            else f"{n:,} {console.plain(c)}"
-            for c in labels.novel + labels.base
-            if (n := counts[c])
-        ]
-        table.add_row(name, ", ".join(parts) or "[dim]none[/]", best, style=style)
+        texts = {c: f"{counts[c]:,} {console.plain(c)}" for c in counts}
+        cells = [f"[magenta]{texts[c]}[/]" for c in labels.novel if c in texts]
+        cells += [texts[c] for c in labels.base if c in texts]
+        table.add_row(name, ", ".join(cells) or "[dim]none[/]", best, style=style)
 
     total: Counter[str] = Counter()
     for prediction in predictions:

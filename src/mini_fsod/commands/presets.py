@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument
 
-from mini_fsod.commands.options import AsJson, Split, app
+from mini_fsod import console
+from mini_fsod.commands.options import AsJson, ConfigSeed, ConfigShots, ConfigSplit, app, flag
 from mini_fsod.errors import UserError
+
+if TYPE_CHECKING:
+    from mini_fsod.config.schema import Config
 
 COMMENT_COLUMN = 36
 
@@ -16,22 +21,15 @@ COMMENT_COLUMN = 36
 def presets(
     source: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="PRESET|FILE",
-            show_default=False,
             help="Show every key of this preset or YAML file. Example: photos",
         ),
     ] = None,
-    split: Split = None,
-    shots: Annotated[
-        int | None, typer.Option(min=1, help="Show the keys for K shots. Example: --shots 5")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="The seed of the shots. Example: --seed 1")
-    ] = None,
-    keys: Annotated[
-        bool, typer.Option("--keys", help="Explain all keys, in Markdown. Example: --keys")
-    ] = False,
+    split: ConfigSplit = None,
+    shots: ConfigShots = None,
+    seed: ConfigSeed = None,
+    keys: Annotated[bool, flag("--keys", "Explain all keys, in Markdown.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the presets, or show all keys of one. Example: mini presets voc-320 --shots 5"""
@@ -46,52 +44,41 @@ def presets(
     if keys:
         _show_reference(as_json)
     elif source is not None:
-        _show_config(source, split, shots, seed, as_json)
+        from mini_fsod.config.load import resolve
+
+        _show_config(source, resolve(source, (), split, shots, seed), as_json)
     else:
         _list_presets(as_json)
 
 
 def _list_presets(as_json: bool) -> None:
-    import json
-
-    from rich.table import Table
-
-    from mini_fsod import console
     from mini_fsod.config.load import resolve
     from mini_fsod.config.presets import PRESETS
 
     if as_json:
-        result = {
-            name: {"about": preset.about, "config": resolve(name).model_dump(mode="json")}
-            for name, preset in PRESETS.items()
-        }
+        configs = {name: resolve(name).model_dump(mode="json") for name in PRESETS}
+        result = {n: {"about": PRESETS[n].about, "config": c} for n, c in configs.items()}
         print(json.dumps(result, allow_nan=False))
         return
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table = console.columns("", "")
     for name, preset in PRESETS.items():
         table.add_row(f"[bold]{console.plain(name)}[/]", console.plain(preset.about))
     console.table(table)
     console.note("mini presets NAME shows every key of a preset; mini presets --keys explains all")
 
 
-def _show_config(
-    source: str, split: str | None, shots: int | None, seed: int | None, as_json: bool
-) -> None:
+def _show_config(source: str, config: Config, as_json: bool) -> None:
     """Every key as YAML with its comment; what differs from the defaults in bold."""
-    from mini_fsod import console
-    from mini_fsod.config.load import resolve
     from mini_fsod.config.presets import PRESETS
     from mini_fsod.config.reference import key_comments
-    from mini_fsod.config.schema import Config
 
-    config = resolve(source, split=split, shots=shots, seed=seed)
     if as_json:
         print(config.model_dump_json())
         return
     if source in PRESETS:
         console.out.print(f"[dim]# {console.plain(PRESETS[source].about)}[/]", soft_wrap=True)
     comments = key_comments()
-    defaults = _lines_by_key(Config().to_yaml())
+    defaults = _lines_by_key(type(config)().to_yaml())
     for key, line in _lines_by_key(config.to_yaml()).items():
         text = console.plain(line)
         if line != defaults.get(key):
@@ -114,11 +101,8 @@ def _lines_by_key(text: str) -> dict[str, str]:
 
 
 def _show_reference(as_json: bool) -> None:
-    import json
-
     from rich.markdown import Markdown
 
-    from mini_fsod import console
     from mini_fsod.config.reference import key_reference, markdown_reference
 
     if as_json:

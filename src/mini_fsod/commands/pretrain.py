@@ -6,95 +6,68 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from mini_fsod import console
-from mini_fsod.commands.options import Data, Device, Subset, app
+from mini_fsod.commands.options import Data, Device, Subset, app, flag, out_option, read_data
 
 
 @app.command("pretrain")
 def pretrain_command(
     images: Data,
-    out: Annotated[
-        Path,
-        typer.Option(
-            "-o",
-            "--out",
-            show_default=False,
-            help="The weights file to write. Example: -o moco.safetensors",
-        ),
-    ],
+    out: Annotated[Path, out_option("The weights file to write.", "moco.safetensors")],
     subset: Subset = None,
     backbone: Annotated[
         str | None,
-        typer.Option(
-            help="resnet18 to resnet152, or resnet18-narrow; default: resnet50 on a GPU, "
-            "resnet18-narrow on a CPU. Example: --backbone resnet18"
+        Option(
+            help="A ResNet; default: resnet50 on a GPU, resnet18-narrow on a CPU. "
+            "Example: --backbone resnet18"
         ),
     ] = None,
     epochs: Annotated[
         float | None,
-        typer.Option(
-            min=0.01,
-            help="Length of training; default: 200 on a GPU, 25 on a CPU. Example: --epochs 50",
-        ),
+        Option(min=0.01, help="Default: 200 on a GPU, 25 on a CPU. Example: --epochs 50"),
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(min=0.01, help="A time budget instead of epochs. Example: --minutes 10"),
+        Option(min=0.01, help="A time budget instead of epochs. Example: --minutes 10"),
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(min=2, help="Images per iteration. Example: --batch 64")
+        int | None, Option(min=2, help="Images per iteration. Example: --batch 64")
     ] = None,
     size: Annotated[
-        int | None, typer.Option(min=32, help="Side of a view in pixels. Example: --size 96")
+        int | None, Option(min=32, help="Side of a view in pixels. Example: --size 96")
     ] = None,
     flip: Annotated[
         bool,
-        typer.Option(
-            "--flip/--no-flip", help="Whether views are flipped at random. Example: --no-flip"
-        ),
+        Option("--flip/--no-flip", help="Whether views are flipped at random. Example: --no-flip"),
     ] = True,
     whole: Annotated[
-        bool,
-        typer.Option(
-            "--whole",
-            help="Crop views from the whole image, as in MoCo v2, not from a window of it. "
-            "Example: --whole",
-        ),
+        bool, flag("--whole", "Crop views from the whole image, not from a window of it.")
     ] = False,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of weights and views. Example: --seed 1")
-    ] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of weights and views. Example: --seed 1")] = 0,
     device: Device = "auto",
     cache: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder of decoded images; default: ~/.cache/mini. Example: --cache /tmp/mini"
-        ),
+        Option(help="Folder of decoded images; default: ~/.cache/mini. Example: --cache /tmp/mini"),
     ] = None,
 ) -> None:
     """Train the discriminator for mining on your own images.
 
     An interrupted training resumes. Example: mini pretrain photos -o moco.safetensors
     """
-    from mini_fsod.data.read import read
     from mini_fsod.device import torch_device
     from mini_fsod.discriminator.pretrain import SMALL, Pretraining, pretrain
     from mini_fsod.loader.cache import default_cache_folder
 
     torch_dev = torch_device(device)
     settings = Pretraining() if torch_dev.type == "cuda" else SMALL
-    given: dict[str, Any] = {"backbone": backbone, "batch": batch, "size": size}
-    settings = replace(
-        settings, **{key: value for key, value in given.items() if value is not None}
-    )
-    settings = replace(settings, flip=flip, whole=whole, seed=seed)
+    given = {"backbone": backbone, "batch": batch, "size": size}
+    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     if epochs is not None or minutes is not None:
-        settings = replace(settings, epochs=epochs, minutes=minutes)
-    data = read(images, subset)
-    for line in data.notes:
-        console.note(line)
+        changes |= {"epochs": epochs, "minutes": minutes}
+    settings = replace(settings, flip=flip, whole=whole, seed=seed, **changes)
+    data = read_data(images, subset)
     trained = pretrain(data, out, settings, cache or default_cache_folder(), torch_dev)
     if trained is None:
         console.note(f"{out}: already finished")

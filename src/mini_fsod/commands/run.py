@@ -6,11 +6,19 @@ import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.table import Table
+from typer import Argument, Option
 
 from mini_fsod import console
-from mini_fsod.commands.options import Sets, app, command_line
+from mini_fsod.commands.options import (
+    ConfigSeed,
+    ConfigShots,
+    ConfigSplit,
+    Sets,
+    app,
+    command_line,
+    out_option,
+)
 from mini_fsod.files import CONFIG_FILE, is_file
 
 
@@ -18,42 +26,30 @@ from mini_fsod.files import CONFIG_FILE, is_file
 def run_command(
     config: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="CONFIG",
-            show_default=False,
             help="A preset (`mini presets` lists them), a YAML file, or the folder of a run. "
             "Example: voc-320-plus",
         ),
     ],
     sets: Sets = None,
-    split: Annotated[
-        str | None,
-        typer.Option(help="Short for --set data.split=SPLIT. Example: --split voc-split2"),
-    ] = None,
-    shots: Annotated[
-        int | None, typer.Option(help="Short for --set shots.k=K. Example: --shots 5")
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(help="Seed of the shots; short for --set shots.seed=SEED. Example: --seed 1"),
-    ] = None,
+    split: ConfigSplit = None,
+    shots: ConfigShots = None,
+    seed: ConfigSeed = None,
     first: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--from",
             metavar="STAGE",
-            help="Compute this stage and later ones again. Example: --from transfer",
+            help="Compute this stage and later ones again. Example: --from base",
         ),
     ] = None,
     last: Annotated[
         str | None,
-        typer.Option("--to", metavar="STAGE", help="Stop after this stage. Example: --to base"),
+        Option("--to", metavar="STAGE", help="Stop after this stage. Example: --to base"),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--out", help="The run's folder; default: runs/NAME. Example: -o runs/first"
-        ),
+        Path | None, out_option("The run's folder; default: runs/NAME.", "runs/first")
     ] = None,
 ) -> None:
     """Train a few-shot detector, stage by stage.
@@ -91,24 +87,11 @@ def _source_and_folder(config: str) -> tuple[str, Path]:
 
 def stage_table(results: dict[str, Any]) -> Table:
     """One row per stage: AP, time and speed."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("stage")
-    for name in ("nAP50", "bAP50", "AP50", "seconds", "img/s"):
-        table.add_column(name, justify="right")
+    table = console.columns("stage", ">nAP50", ">bAP50", ">AP50", ">seconds", ">img/s")
     for stage, figures in results["stages"].items():
+        values = [figures.get(key) for key in ("nAP50", "bAP50", "AP50", "seconds")]
+        cells = ["-" if value is None else f"{value:,.1f}" for value in values]
         speed = figures.get("images_per_second")
-        digits = {
-            "nAP50": 1,
-            "bAP50": 1,
-            "AP50": 1,
-            "seconds": 1,
-            "images_per_second": 0 if speed and speed >= 10 else 1,
-        }
-        table.add_row(
-            stage,
-            *(
-                "-" if figures.get(key) is None else f"{figures[key]:,.{places}f}"
-                for key, places in digits.items()
-            ),
-        )
+        cells.append("-" if speed is None else f"{speed:,.{int(speed < 10)}f}")
+        table.add_row(stage, *cells)
     return table

@@ -6,15 +6,17 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
+from typer import Argument
 from typer.core import TyperGroup
 
 from mini_fsod import console
-from mini_fsod.commands.options import AsJson, app
+from mini_fsod.commands.options import AsJson, app, flag
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_folder
 
@@ -41,8 +43,7 @@ group = typer.Typer(
 app.add_typer(group, name="runs")
 
 Runs = Annotated[
-    Path,
-    typer.Argument(metavar="DIR", help="The folder that holds the runs. Example: runs"),
+    Path, Argument(metavar="DIR", help="The folder that holds the runs. Example: runs")
 ]
 
 
@@ -54,7 +55,7 @@ def list_command(folder: Runs = Path("runs"), as_json: AsJson = False) -> None:
     """
     results = _kept(folder)
     if as_json:
-        print(json.dumps([_to_json(result) for result in results]))
+        print(json.dumps([asdict(result) for result in results], default=str))
         return
     if not results:
         console.note(f"{folder}: no results of runs")
@@ -70,9 +71,7 @@ def list_command(folder: Runs = Path("runs"), as_json: AsJson = False) -> None:
 @group.command("prune")
 def prune_command(
     folder: Runs = Path("runs"),
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Delete without asking. Example: --yes")
-    ] = False,
+    yes: Annotated[bool, flag("--yes", "Delete without asking.")] = False,
 ) -> None:
     """Delete the results that no run uses.
 
@@ -119,11 +118,7 @@ def _amount(results: Sequence[Kept]) -> str:
 
 def results_table(results: Sequence[Kept]) -> Table:
     """One row per kept result of a stage."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("result")
-    table.add_column("size", justify="right")
-    table.add_column("changed", justify="right")
-    table.add_column("used by")
+    table = console.columns("result", ">size", ">changed", "used by")
     for result in results:
         users = ", ".join(result.used_by) or "-"
         state = "running" if result.busy else "" if result.finished else "unfinished"
@@ -139,11 +134,7 @@ def results_table(results: Sequence[Kept]) -> Table:
 
 def runs_table(results: Sequence[Kept]) -> Table:
     """One row per run: its stages, their size, and how much of it other runs use too."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("run")
-    for column in ("size", "shared"):
-        table.add_column(column, justify="right")
-    table.add_column("stages")
+    table = console.columns("run", ">size", ">shared", "stages")
     for run in sorted({name for result in results for name in result.used_by}):
         used = [result for result in results if run in result.used_by]
         shared = [result for result in used if len(result.used_by) > 1]
@@ -161,15 +152,3 @@ def _age(folder: Path) -> str:
     seconds = max(time.time() - folder.stat().st_mtime, 0)
     age = console.duration(seconds) if seconds < DAY else console.count(int(seconds // DAY), "day")
     return f"{age} ago"
-
-
-def _to_json(result: Kept) -> dict[str, Any]:
-    return {
-        "stage": result.stage,
-        "name": result.name,
-        "folder": str(result.folder),
-        "bytes": result.bytes,
-        "finished": result.finished,
-        "busy": result.busy,
-        "used_by": list(result.used_by),
-    }

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from mini_fsod import console
-from mini_fsod.commands.options import Data, Novel, Split, Subset, app
+from mini_fsod.commands.options import Data, Novel, Split, Subset, app, out_option, read_data
 from mini_fsod.data.layout import SAMPLE, data_folder, is_sample
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_file, real
@@ -16,34 +16,24 @@ from mini_fsod.labels import LabelMap, label_map
 
 if TYPE_CHECKING:
     from mini_fsod.data.dataset import Dataset
-    from mini_fsod.data.official_shots import Lists
 
 
 @app.command("sample")
 def sample_command(
     data: Data,
     shots: Annotated[
-        int,
-        typer.Option(
-            min=1, max=10_000, show_default=False, help="Boxes of each class, K. Example: --shots 5"
-        ),
+        int, Option(min=1, max=10_000, help="Boxes of each class, K. Example: --shots 5")
     ],
-    out: Annotated[
-        Path,
-        typer.Option(
-            "-o", "--out", show_default=False, help="The COCO JSON to write. Example: -o shots.json"
-        ),
-    ],
+    out: Annotated[Path, out_option("The COCO JSON to write.", "shots.json")],
     novel: Novel = None,
     split: Split = None,
     subset: Subset = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw. Example: --seed 3")] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of the draw. Example: --seed 3")] = 0,
     official: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="voc|FILE",
-            help="Take published lists of shots instead of a random draw: voc, or a file of lists. "
-            "Example: --official voc",
+            help="Take published shots, from a file or those of VOC. Example: --official voc",
         ),
     ] = None,
 ) -> None:
@@ -52,22 +42,14 @@ def sample_command(
     The same seed draws the same boxes on every machine.
     Example: mini sample data/photos --novel bird,bus --shots 5 --seed 0 -o shots.json
     """
-    from mini_fsod.data.official_shots import choose_shots
-    from mini_fsod.data.read import read
+    from mini_fsod.data.official_shots import choose_shots, official_lists
     from mini_fsod.data.shots import balanced_set, draw_shots, sample_digest
     from mini_fsod.data.subsets import arranged, is_of, training_part
     from mini_fsod.data.write import write_coco
 
-    dataset = read(data, subset)
-    if dataset.kind == "folder":
-        raise UserError(
-            f"{data}: a folder of images without annotations has no boxes to draw.",
-            "Give a data set with annotations.",
-        )
-    for line in dataset.notes:
-        console.note(line)
+    dataset = read_data(data, subset, "has no boxes to draw")
     _refuse_overwriting_data(data, out)
-    lists, from_all_sets = (None, False) if official is None else _lists(official, seed)
+    lists, from_all_sets = (None, False) if official is None else official_lists(official, seed)
     part = None if from_all_sets or subset is not None else training_part(dataset)
     candidates = dataset if part is None else dataset.subset(part)
     labels, empty = _without_empty(label_map(dataset.classes, split, novel), dataset, data, subset)
@@ -81,8 +63,8 @@ def sample_command(
     if empty:
         kept = tuple(name for name in candidates.classes if name not in empty)
         sample = arranged(sample, LabelMap(kept, ()))
-    notes = [f"{name}: left out, because the data has no box of it" for name in empty]
-    notes += chosen.notes
+    left_out = [f"{name}: left out, because the data has no box of it" for name in empty]
+    notes = [*left_out, *chosen.notes]
     digest = sample_digest(sample)
     classes = console.count(len(labels.classes), "class")
     info = {
@@ -99,25 +81,13 @@ def sample_command(
     for line in notes:
         console.note(line)
     source = f"{origin}, from {part}" if part else origin
-    boxes, images = len(sample.boxes), len(sample)
-    console.note(
-        f"{out}: {console.count(boxes, 'box')} in {console.count(images, 'image')}, "
-        f"{shots} of each of {classes} ({source}), seed {seed}"
-    )
+    size = f"{console.count(len(sample.boxes), 'box')} in {console.count(len(sample), 'image')}"
+    console.note(f"{out}: {size}, {shots} of each of {classes} ({source}), seed {seed}")
     console.note(f"sha256 {digest}")
-    hidden = {name: int(is_of(candidates, (name,)).sum()) - shots for name in labels.novel}
-    if any(count > 0 for count in hidden.values()):
-        counts = ", ".join(f"{name} {count:,}" for name, count in hidden.items() if count > 0)
+    others = [(name, int(is_of(candidates, (name,)).sum()) - shots) for name in labels.novel]
+    counts = ", ".join(f"{name} {count:,}" for name, count in others if count > 0)
+    if counts:
         console.note(f"other novel boxes, hidden from training and used to audit mining: {counts}")
-
-
-def _lists(official: str, seed: int) -> tuple[Lists, bool]:
-    """The lists of a seed, and whether they name images of all image sets, as COCO's do."""
-    from mini_fsod.data.official_shots import lists_from_file, voc_lists
-
-    if official == "voc":
-        return voc_lists(seed), False
-    return lists_from_file(Path(official), seed)
 
 
 def _without_empty(

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
-from mini_fsod.commands.options import app
+from mini_fsod import console
+from mini_fsod.commands.options import Sets, app, command_line, flag, out_option
 from mini_fsod.errors import UserError
+from mini_fsod.files import CONFIG_FILE, is_file, is_folder, lock, mode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.table import Table
-
-    from mini_fsod.study.estimate import Estimate
-    from mini_fsod.study.plan import Cell, StudyPlan
+    from mini_fsod.study.plan import StudyPlan
     from mini_fsod.study.studies import Study
 
 
@@ -28,52 +25,26 @@ if TYPE_CHECKING:
 def study(
     name: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="NAME|FILE",
-            show_default=False,
             help="tfa, components, mingling or plus, or a YAML file. Example: tfa",
         ),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--out",
-            show_default=False,
-            help="The study's folder; several processes may share it. Example: -o runs/tfa",
-        ),
+        Path | None, out_option("The study's folder; several processes may share it.", "runs/tfa")
     ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="VOC splits, by number. Example: --split 1,2")
-    ] = None,
-    shots: Annotated[str | None, typer.Option(help="Values of K. Example: --shots 1,5")] = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="Seeds of the shots. Example: --seeds 0..4")
-    ] = None,
+    split: Annotated[str | None, Option(help="VOC splits, by number. Example: --split 1,2")] = None,
+    shots: Annotated[str | None, Option(help="Values of K. Example: --shots 1,5")] = None,
+    seeds: Annotated[str | None, Option(help="Seeds of the shots. Example: --seeds 0..4")] = None,
     rows: Annotated[
-        str | None, typer.Option(help="Only these rows, by number. Example: --rows 1..4,8")
+        str | None, Option(help="Only these rows, by number. Example: --rows 1..4,8")
     ] = None,
-    sets: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            show_default=False,
-            help="Change a key of all runs. Example: --set data.root=VOCdevkit",
-        ),
-    ] = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="Use the paper's full schedule. Example: --full")
-    ] = False,
+    sets: Sets = None,
+    full: Annotated[bool, flag("--full", "Use the paper's full schedule.")] = False,
     dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Print the runs and their estimated time only. Example: --dry-run"
-        ),
+        bool, flag("--dry-run", "Print the runs and their estimated time only.")
     ] = False,
-    list_studies: Annotated[
-        bool, typer.Option("--list", help="List the studies and their rows. Example: --list")
-    ] = False,
+    list_studies: Annotated[bool, flag("--list", "List the studies and their rows.")] = False,
 ) -> None:
     """Run many configurations and print a table of means and 95 % intervals.
 
@@ -81,7 +52,7 @@ def study(
 
     Example: mini study tfa --set data.root=VOCdevkit --seeds 0..4 -o runs/tfa
     """
-    from mini_fsod.study import from_file, studies
+    from mini_fsod.study import from_file, plan, studies
 
     if list_studies:
         _list([from_file.find_study(name)] if name else list(studies.STUDIES.values()))
@@ -91,8 +62,6 @@ def study(
             "A study needs a name or a file, and a folder (--out).",
             "For example: mini study tfa -o runs/tfa. mini study --list lists the studies.",
         )
-    from mini_fsod.study import plan
-
     chosen = studies.narrow(from_file.find_study(name), split, shots, seeds, full)
     chosen = from_file.fill_from_config(replace(chosen, sets=tuple(sets or ())))
     _refuse_folder(out)
@@ -111,8 +80,6 @@ def study(
         config.ready()
     failed = _run(chosen, todo, out)
     if failed:
-        from mini_fsod import console
-
         for cell, why in failed.items():
             console.note(f"{cell}: {why}")
         raise UserError(
@@ -123,8 +90,6 @@ def study(
 
 def _run(chosen: Study, todo: StudyPlan, out: Path) -> dict[str, str]:
     """Run what is left and print the tables; the failed cells with the reason."""
-    from mini_fsod import console
-    from mini_fsod.files import lock
     from mini_fsod.runs import stages
     from mini_fsod.study.plan import read_plan, refuse_changed_plan, save_plan
     from mini_fsod.study.tables import write_tables
@@ -132,7 +97,6 @@ def _run(chosen: Study, todo: StudyPlan, out: Path) -> dict[str, str]:
 
     guard = out / "locks" / "study.lock"
     store = out.resolve().parent / ".stages"  # shared with the runs beside the study
-    command = shlex.join(["mini", *sys.argv[1:]])
     with lock(guard, wait=True):
         save_plan(out, chosen, todo)
 
@@ -146,7 +110,7 @@ def _run(chosen: Study, todo: StudyPlan, out: Path) -> dict[str, str]:
         todo,
         out,
         lambda config, folder, last: stages.run(
-            config, folder, last=last, command=command, results_store=store, wait=False
+            config, folder, last=last, command=command_line(), results_store=store, wait=False
         ),
         finished=write,
     )
@@ -158,61 +122,37 @@ def _run(chosen: Study, todo: StudyPlan, out: Path) -> dict[str, str]:
 
 def _list(chosen: Sequence[Study]) -> None:
     """Each study, and its rows with their number, settings and last stage."""
-    from rich.table import Table
-
-    from mini_fsod import console
-
     for n, one in enumerate(chosen):
         axes = [("split", one.splits), ("K", one.shots), ("seed", one.seeds)]
         over = [f"{word} {', '.join(map(str, values))}" for word, values in axes if values]
         console.out.print("\n" * bool(n) + f"[bold]{console.plain(one.name)}[/]")
         about = f"{one.about} {one.source}; {'; '.join(over)}".strip()
         console.out.print(console.plain(about), soft_wrap=True)
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        for column in ("", "row", "settings", "last stage"):
-            table.add_column(column)
+        table = console.columns("", "row", "settings", "last stage")
         for number, row in enumerate(one.rows, 1):
-            table.add_row(
-                str(number), console.plain(row.label), console.plain(" ".join(row.sets)), row.last
-            )
+            label, settings = console.plain(row.label), console.plain(" ".join(row.sets))
+            table.add_row(str(number), label, settings, row.last)
         console.table(table)
 
 
 def _print_estimates(out: Path, todo: StudyPlan, whole: StudyPlan) -> None:
-    from mini_fsod import console
+    """Each run with the stages that it computes and their time; the sum of what is left."""
     from mini_fsod.study.estimate import estimate_cells
 
     times = estimate_cells(todo, whole, out, _device(todo))
-    console.table(_estimate_table(todo.cells, times))
-
-
-def _estimate_table(cells: Sequence[Cell], times: Sequence[Estimate]) -> Table:
-    """Each cell with the stages that it computes and their time; the sum of what is left."""
-    from rich.table import Table
-
-    from mini_fsod import console
-
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("run")
-    table.add_column("stages")
-    table.add_column("time", justify="right")
-    table.add_column("")
-    for cell, time in zip(cells, times, strict=True):
-        table.add_row(
-            console.plain(cell.name),
-            ", ".join(time.stages),
-            console.duration(time.seconds),
-            time.how,
-            style="dim" if time.how == "finished" else "",
-        )
+    table = console.columns("run", "stages", ">time", "")
+    for cell, time in zip(todo.cells, times, strict=True):
+        style = "dim" if time.how == "finished" else ""
+        duration = console.duration(time.seconds)
+        row = (console.plain(cell.name), ", ".join(time.stages), duration, time.how)
+        table.add_row(*row, style=style)
     left = [time for time in times if time.how != "finished"]
-    hows = {time.how for time in left}
-    how = "at least" if "at least" in hows else "rough" if "rough" in hows else ""
+    how = next((how for how in ("at least", "rough") if how in {time.how for time in left}), "")
     done = len(times) - len(left)
     what = f"{console.count(len(left), 'run')} to do" + (f", {done} finished" if done else "")
     total = console.duration(sum(time.seconds for time in left))
     table.add_row(what, "", total, how, style="bold")
-    return table
+    console.table(table)
 
 
 def _device(todo: StudyPlan) -> str:
@@ -226,8 +166,6 @@ def _device(todo: StudyPlan) -> str:
 
 
 def _refuse_folder(out: Path) -> None:
-    from mini_fsod.files import CONFIG_FILE, is_file, is_folder, mode
-
     if mode(out) and not is_folder(out):
         raise UserError(f"{out}: not a folder.", "Choose another one with --out.")
     if is_file(out / CONFIG_FILE):
@@ -236,13 +174,9 @@ def _refuse_folder(out: Path) -> None:
 
 def _refuse_one_sample(chosen: Study, todo: StudyPlan) -> None:
     """A file of shots is one sample: seeds and K would change only the names of the cells."""
-    from mini_fsod import console
-
     given = [config.shots.file for config in todo.configs.values() if config.shots.file]
     if given and (len(chosen.seeds) > 1 or len(chosen.shots) > 1):
         raise UserError(
-            f"shots.file: {given[0]} is one sample, and the study has "
-            f"{console.count(len(chosen.shots), 'K')} and "
-            f"{console.count(len(chosen.seeds), 'seed')}.",
+            f"shots.file: {given[0]} is one sample, but the study has several K or seeds.",
             "Leave shots.file out, so that shots are sampled or taken from official lists.",
         )

@@ -22,28 +22,26 @@ from mini_fsod.files import open_regular
 from mini_fsod.plain_yaml import parse_yaml
 
 
-def _walk(section: type[Section], prefix: str = "") -> Iterator[tuple[str, bool]]:
-    """Every dotted key of a section in order, and whether it is a section itself."""
+def _walk(section: type[Section], prefix: str = "") -> Iterator[tuple[str, type[Section] | None]]:
+    """Every dotted key of a section in order; of a section in it also the type."""
     for name, field in section.model_fields.items():
         kind = field.annotation
         inner = kind if isinstance(kind, type) and issubclass(kind, Section) else None
-        yield f"{prefix}{name}", inner is not None
-        if inner is not None:
+        yield f"{prefix}{name}", inner
+        if inner:
             yield from _walk(inner, f"{prefix}{name}.")
 
 
-SECTIONS = tuple(key for key, is_section in _walk(Config) if is_section)
-KEYS = tuple(key for key, is_section in _walk(Config) if not is_section)
+SECTIONS = {key: section for key, section in _walk(Config) if section}
+KEYS = tuple(key for key, section in _walk(Config) if not section)
 
 # A key of a stage that takes the value of `train` where no layer sets it
 SHARED = {f"{stage}.{name}": f"train.{name}" for stage in TRAINED for name in Train.model_fields}
 
-# Two keys for the same thing: setting one unsets the other.
-EITHER = (
-    ("data.split", "data.novel"),
-    ("shots.official", "shots.file"),
-    *((f"{stage}.iterations", f"{stage}.minutes") for stage in TRAINED),
-)
+# Two keys that exclude each other: setting one unsets the other.
+EITHER = [
+    [f"{name}.{key}" for key in kind.either] for name, kind in SECTIONS.items() if kind.either
+]
 MAX_BYTES = 1 << 20  # of a configuration file
 FIX = "correct it; mini presets --keys explains every key"
 
@@ -60,7 +58,7 @@ Found = tuple[tuple[int, int], Problem]  # a problem, and its position in the or
 
 
 def resolve(
-    source: str,
+    source: str | Path,
     sets: Sequence[str] = (),
     split: str | None = None,
     shots: int | None = None,
@@ -71,21 +69,18 @@ def resolve(
     `split`, `shots` and `seed` are short for data.split, shots.k and shots.seed, set last.
     """
     problems: list[Found] = []
-    layers = [_preset_layer(source)] if source in PRESETS else _file_layers(source, problems)
+    name = str(source)
+    layers = [_preset_layer(name)] if name in PRESETS else _file_layers(name, problems)
     layers += [layer for text in sets for layer in _set_layers(text, problems)]
-    for option, key, value in (
-        ("--split", "data.split", split),
-        ("--shots", "shots.k", shots),
-        ("--seed", "shots.seed", seed),
-    ):
+    short = (
+        ("split", "data.split", split),
+        ("shots", "shots.k", shots),
+        ("seed", "shots.seed", seed),
+    )
+    for option, key, value in short:
         if value is not None:
-            layers.append(Layer(f"{option} {value}", {key: value}, key))
+            layers.append(Layer(f"--{option} {value}", {key: value}, key))
     return _build(layers, problems)
-
-
-def from_file(path: Path) -> Config:
-    problems: list[Found] = []
-    return _build(_file_layers(str(path), problems), problems)
 
 
 def _preset_layer(name: str) -> Layer:

@@ -6,17 +6,15 @@ Data split, K and seed are ordinary keys: `mini run voc-320 --split voc-split2 -
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from mini_fsod.config.auto import AUTO
 
 Keys = Mapping[str, Any]  # dotted key: value
 
 
-@dataclass(frozen=True, slots=True)
-class Preset:
+class Preset(NamedTuple):
     about: str  # one line
     keys: Keys
 

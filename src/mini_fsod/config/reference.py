@@ -14,7 +14,7 @@ from mini_fsod.config.schema import Config
 from mini_fsod.config.values import Section
 from mini_fsod.plain_yaml import format_yaml
 
-_SECTION_ORDER = ("", *SECTIONS)
+ALL_SECTIONS: Mapping[str, type[Section]] = {"": Config, **SECTIONS}
 WORDS = {"integer": "whole number", "number": "number", "string": "text"}
 LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 LIMITS |= {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
@@ -40,25 +40,29 @@ class Key(NamedTuple):
 
 def key_reference() -> list[Key]:
     """Every key, section by section. Stages repeat keys of `train` where their default differs."""
-    schema = Config.model_json_schema()
-    comments = key_comments()
-    default = dict(zip(KEYS, _values(Config()), strict=True))
     rows = []
-    for name in sorted(KEYS, key=lambda key: _SECTION_ORDER.index(key.rpartition(".")[0])):
-        if not _has_row(name):
-            continue
-        meaning, _, change = comments[name].partition("Change it")
-        values = list(_kinds(_property(schema, name)))
-        rows.append(
-            Key(
-                name,
-                " or ".join(filter(None, [", ".join(values[:-1]), values[-1]])),
-                format_yaml([default[name]]).strip()[1:-1],
-                meaning.strip().rstrip("."),
-                change.strip(),
-                tuple(_setters(name)),
-            )
+    for section, kind in ALL_SECTIONS.items():
+        properties, defaults = (
+            kind.model_json_schema()["properties"],
+            kind().model_dump(mode="json"),
         )
+        comments = _comments(kind)
+        for leaf in kind.model_fields:
+            name = _join(section, leaf)
+            if name in SECTIONS or not _has_row(name):
+                continue
+            meaning, _, change = comments[leaf].partition("Change it")
+            *values, last = _values(properties[leaf])
+            rows.append(
+                Key(
+                    name,
+                    " or ".join(filter(None, [", ".join(values), last])),
+                    _yaml(defaults[leaf]),
+                    meaning.strip().rstrip("."),
+                    change.strip(),
+                    tuple(_setters(name)),
+                )
+            )
     return rows
 
 
@@ -66,7 +70,7 @@ def markdown_reference() -> str:
     """docs/keys.md"""
     lines = [HEAD]
     for name, rows in groupby(key_reference(), key=lambda key: key.name.rpartition(".")[0]):
-        about = vars(_section(name)).get("__doc__")
+        about = vars(ALL_SECTIONS[name]).get("__doc__")
         lines += ["", f"## {name or 'Top level'}"]
         lines += ["", inspect.cleandoc(about)] if about else []
         lines += ["", "| key | values | default | meaning | when to change it | presets |"]
@@ -77,13 +81,18 @@ def markdown_reference() -> str:
     return "\n".join(lines) + "\n"
 
 
-def key_comments() -> Mapping[str, str]:
+def key_comments() -> dict[str, str]:
     """The comment beside or above each key in schema.py."""
-    return dict(_comments(Config, ""))
+    comments = {
+        _join(section, leaf): comment
+        for section, kind in ALL_SECTIONS.items()
+        for leaf, comment in _comments(kind).items()
+    }
+    return {key: comments[key] for key in KEYS}
 
 
-def _comments(section: type[Section], prefix: str) -> Iterator[tuple[str, str]]:
-    found: dict[str, str] = {}
+def _comments(section: type[Section]) -> dict[str, str]:
+    comments: dict[str, str] = {}
     for owner in reversed(section.__mro__[: section.__mro__.index(Section)]):
         above: list[str] = []
         for line in inspect.getsource(owner).splitlines():
@@ -93,60 +102,34 @@ def _comments(section: type[Section], prefix: str) -> Iterator[tuple[str, str]]:
                 continue
             if key and key[1] in section.model_fields:
                 comment = " ".join([*above, *filter(None, [key[2]])])
-                found[key[1]] = comment or found.get(key[1], "")
+                comments[key[1]] = comment or comments.get(key[1], "")
             above = []
-    for name, field in section.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            yield from _comments(field.annotation, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", found[name]
+    return comments
 
 
-def _section(name: str) -> type[Section]:
-    section: type[Section] = Config
-    for part in filter(None, name.split(".")):
-        kind = section.model_fields[part].annotation
-        assert isinstance(kind, type)
-        assert issubclass(kind, Section)
-        section = kind
-    return section
+def _join(section: str, leaf: str) -> str:
+    return f"{section}.{leaf}" if section else leaf
 
 
 def _has_row(name: str) -> bool:
     """Whether a key is not one of `train` that a stage takes over with its default."""
     section, _, leaf = name.rpartition(".")
-    return name not in SHARED or leaf in vars(_section(section))["__annotations__"]
+    return name not in SHARED or leaf in vars(SECTIONS[section])["__annotations__"]
 
 
-def _values(config: Config) -> Iterator[Any]:
-    table = config.model_dump(mode="json")
-    for key in KEYS:
-        value: Any = table
-        for part in key.split("."):
-            value = value[part]
-        yield value
+def _yaml(value: Any) -> str:
+    return format_yaml([value]).strip()[1:-1]
 
 
-def _property(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The JSON schema of a key."""
-    node: Mapping[str, Any] = schema
-    for part in name.split("."):
-        reference = node.get("$ref")
-        node = schema["$defs"][reference.rpartition("/")[2]] if reference else node
-        node = node["properties"][part]
-    return node
-
-
-def _kinds(node: Mapping[str, Any]) -> Iterator[str]:
+def _values(node: Mapping[str, Any]) -> Iterator[str]:
     """The values that a JSON schema allows, in words."""
     if "anyOf" in node:
         for each in node["anyOf"]:
-            yield from _kinds(each)
+            yield from _values(each)
     elif "enum" in node or "const" in node:
-        choices = node.get("enum", [node.get("const")])
-        yield from (format_yaml([value]).strip()[1:-1] for value in choices)
+        yield from map(_yaml, node.get("enum", [node.get("const")]))
     elif node["type"] == "array":
-        yield f"list of {next(_kinds(node['items']))}"
+        yield f"list of {next(_values(node['items']))}"
     elif node["type"] == "boolean":
         yield from ("true", "false")
     elif node["type"] == "null":

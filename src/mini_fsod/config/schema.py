@@ -7,7 +7,6 @@ a key describes it in `mini presets --keys` and docs/keys.md; a sentence that st
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -19,7 +18,6 @@ from mini_fsod.config.values import (
     Anchors,
     Auto,
     Count,
-    Counts,
     Device,
     Float,
     Fraction,
@@ -32,10 +30,9 @@ from mini_fsod.config.values import (
     PoolPath,
     Positive,
     Section,
-    SomeCounts,
+    Sizes,
     SplitName,
     UserPath,
-    not_both,
 )
 from mini_fsod.errors import UserError
 from mini_fsod.plain_yaml import format_yaml
@@ -46,6 +43,8 @@ REFERENCE_BATCH = 16  # the batch size that default learning rates are meant for
 
 
 class Data(Section):
+    either = ("split", "novel")
+
     root: UserPath | None = None  # the data set: anything `mini check` can read
     split: SplitName | None = None  # a split known by name, such as voc-split1
     novel: Names = ()  # the novel classes, instead of a split
@@ -59,14 +58,10 @@ class Data(Section):
     # resident: all pictures on the device; stream: decoded as needed. Change it if memory runs out
     loading: Literal["auto", "resident", "stream"] = "auto"
 
-    @check("novel")
-    @classmethod
-    def _split_or_novel(cls, value: tuple[str, ...], info: Info) -> tuple[str, ...]:
-        not_both("split", value, info)
-        return value
-
 
 class Shots(Section):
+    either = ("official", "file")
+
     k: Count = 1  # boxes of each class
     # which random sample of the shots; training has its own seed. Change it to repeat a run with
     # other shots
@@ -77,12 +72,6 @@ class Shots(Section):
     # Change it to choose the shots yourself
     file: UserPath | None = None
     subset: str | None = None  # image set to sample from; null: data.train
-
-    @check("file")
-    @classmethod
-    def _official_or_file(cls, value: Path | None, info: Info) -> Path | None:
-        not_both("official", value, info)
-        return value
 
 
 class DetectorSection(Section):
@@ -132,13 +121,13 @@ class DetectorSection(Section):
 
 class Views(Section):
     # short sides in training; one is drawn for every batch
-    short: SomeCounts = tuple(range(480, 801, 32))
+    short: Sizes = tuple(range(480, 801, 32))
     long: Count = 1333  # largest long side
     test: Count = 800  # short side at test
     flip: bool = True  # horizontal flips in training
     # [0.5, 1.25]: each image is scaled on its canvas by a factor drawn from this range
     zoom: Interval | None = None
-    few_shot: Counts | None = None  # short sides in the stages transfer and tune; null: short
+    few_shot: Sizes | None = None  # short sides in the stages transfer and tune; null: short
 
     @check("long", "test")
     @classmethod
@@ -160,8 +149,6 @@ class Train(Section):
     # fractions of the training after which the learning rate falls to a tenth. Change it only to
     # reproduce other work
     decay: Fractions = (0.666667, 0.888889)
-    # momentum of SGD. Change it only to reproduce other work
-    momentum: Fraction = 0.9
     # weight decay of SGD. Change it only to reproduce other work
     weight_decay: NonNegativeFloat = 1e-4
     # largest norm of the gradient; null: not clipped. Change it to 10 if losses are not finite
@@ -188,8 +175,6 @@ class Training(Train):
 
     # length of the training. Change it with the number of your images
     iterations: Count | None = 18_000
-    # a time budget instead of iterations; the schedule is fitted to it. Change it if time is short
-    minutes: Positive | None = None
     # learning rate; null: the stage's default for a batch of 16, in proportion for other sizes.
     # Change it if losses are not finite, or fall slowly
     rate: Positive | None = None
@@ -199,16 +184,33 @@ class Training(Train):
         """`rate`, or the stage's default in proportion to the batch."""
         return self.rate or self.reference_rate * self.batch / REFERENCE_BATCH
 
+    @property
+    def budget_minutes(self) -> float:
+        """The time budget; 0 where iterations are given."""
+        return 0.0
+
+
+class TimedTraining(Training):
+    """Training with a number of iterations or a time budget."""
+
+    either = ("iterations", "minutes")
+
+    # a time budget instead of iterations; the schedule is fitted to it. Change it if time is short
+    minutes: Positive | None = None
+
+    @property
+    def budget_minutes(self) -> float:
+        return self.minutes or 0.0
+
     @check("minutes")
     @classmethod
     def _one_budget(cls, value: float | None, info: Info) -> float | None:
-        not_both("iterations", value, info)
         if value is None and info.data.get("iterations", 1) is None:
             raise ValueError("must be given where iterations is not")
         return value
 
 
-class Base(Training):
+class Base(TimedTraining):
     """The base detector: base classes alone."""
 
     # a finished base detector (a checkpoint or a run) instead of training one. Change it to start
@@ -229,7 +231,7 @@ class Transfer(Training):
     boxes: Literal["new", "mean", "fixed"] = "new"
     # balanced: K boxes of every class (TFA); known: all base boxes of the shots' pictures as well
     data: Literal["balanced", "known"] = "balanced"
-    iterations: Count | None = 4_000
+    iterations: Count = 4_000
     warm_up: NonNegative = 0
     decay: Fractions = (0.9,)
 
@@ -258,7 +260,7 @@ class Mine(Section):
     images: Literal["all", "base"] = "all"
     # short sides at which the detector scans, such as [416, 640]; null: views.test. Change it if
     # novel objects are small
-    scan_short: SomeCounts | None = None
+    scan_short: Sizes | None = None
     # least detector score of a candidate, before calibration. Change it if there are too few
     # candidates
     min_score: Fraction = 0.05
@@ -301,7 +303,7 @@ class Mingle(Section):
     keep_pool: bool = False  # boxes of the pool stay, whatever the teacher's scores
 
 
-class Online(Training):
+class Online(TimedTraining):
     """Re-training on base boxes and mined ones, with a teacher that mines on (section 3.4)."""
 
     # start from the backbone's weights, or from the few-shot detector
@@ -351,10 +353,7 @@ class Tune(Training):
     # predictors: classifier, box and IoU predictors; head: the whole R-CNN head. Change it to head
     # for COCO, as the paper does
     part: Literal["predictors", "head"] = "predictors"
-    # box regression of novel classes: trained, or left as it is. Change it if this stage makes
-    # boxes worse
-    boxes: Literal["trained", "fixed"] = "trained"
-    iterations: Count | None = 4_000
+    iterations: Count = 4_000
     warm_up: NonNegative = 0
     decay: Fractions = (0.9,)
 

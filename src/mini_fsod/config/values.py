@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic import ValidationInfo as Info
@@ -76,16 +76,13 @@ def _ascending(values: tuple[float, ...]) -> tuple[float, ...]:
     return values
 
 
-def _five(values: tuple[float, ...]) -> tuple[float, ...]:
-    if len(values) != 5:
-        raise ValueError(f"must be 5 sizes, one per pyramid level, not {len(values)}")
-    return values
+def _length(length: int, meaning: str) -> AfterValidator:
+    def check_length(values: tuple[float, ...]) -> tuple[float, ...]:
+        if len(values) != length:
+            raise ValueError(f"must be {meaning}, not {len(values)}")
+        return values
 
-
-def _two(values: tuple[float, ...]) -> tuple[float, ...]:
-    if len(values) != 2:
-        raise ValueError(f"must be two factors, as in [0.5, 1.25], not {len(values)}")
-    return values
+    return AfterValidator(check_length)
 
 
 def _fractions(values: tuple[float, ...]) -> tuple[float, ...]:
@@ -108,20 +105,17 @@ def _unique(values: tuple[str, ...]) -> tuple[str, ...]:
     return values
 
 
-def _split(value: str) -> str:
-    if value not in SPLITS:
-        raise ValueError(choice(value, list(SPLITS)))
-    return value
+def _matching(pattern: str, known: Sequence[str]) -> AfterValidator:
+    def check_name(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(choice(value, known))
+        return value
+
+    return AfterValidator(check_name)
 
 
 def _pool_of_run(value: Path) -> Path:
     return value / "pool.json" if is_folder(value) else value
-
-
-def _device(value: str) -> str:
-    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", value):
-        raise ValueError(choice(value, ["auto", "cpu", "cuda", "cuda:1"]))
-    return value
 
 
 Int = Annotated[int, BeforeValidator(_reject_bool)]
@@ -132,35 +126,38 @@ Positive = Annotated[Float, Field(gt=0)]
 Fraction = Annotated[Float, Field(ge=0, lt=1)]
 NonNegativeFloat = Annotated[Float, Field(ge=0)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_parse_list), AfterValidator(_unique)]
-Counts = Annotated[tuple[Count, ...], BeforeValidator(_parse_list)]
-SomeCounts = Annotated[Counts, Field(min_length=1)]
+Sizes = Annotated[tuple[Count, ...], BeforeValidator(_parse_list), Field(min_length=1)]
 Numbers = Annotated[tuple[Positive, ...], BeforeValidator(_parse_list), AfterValidator(_ascending)]
-Anchors = Annotated[Numbers, AfterValidator(_five)]
-Interval = Annotated[Numbers, AfterValidator(_two)]
+Anchors = Annotated[Numbers, _length(5, "5 sizes, one per pyramid level")]
+Interval = Annotated[Numbers, _length(2, "two factors, as in [0.5, 1.25]")]
 Fractions = Annotated[Numbers, AfterValidator(_fractions)]
 UserPath = Annotated[Path, BeforeValidator(_expand_home)]
 PoolPath = Annotated[UserPath, AfterValidator(_pool_of_run)]
 NameOrFile = Annotated[str, BeforeValidator(_expand_home)]
 Auto = Annotated[Literal["auto", True, False], BeforeValidator(_parse_bool)]
 AdaptiveOrNumber = Annotated[Literal["adaptive"] | float, BeforeValidator(_threshold)]
-SplitName = Annotated[str, AfterValidator(_split)]
-Device = Annotated[str, AfterValidator(_device)]
+SplitName = Annotated[str, _matching("|".join(SPLITS), [*SPLITS])]
+Device = Annotated[str, _matching("auto|cpu|cuda(:[0-9]+)?", ["auto", "cpu", "cuda", "cuda:1"])]
 
 
 class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
     )
+    either: ClassVar[tuple[str, str] | None] = None  # two keys that exclude each other
 
     @check("*", mode="before")
     @classmethod
     def _null(cls, value: Any) -> Any:
         return None if isinstance(value, str) and value in NULLS else value
 
-
-def not_both(other: str, value: Any, info: Info) -> None:
-    if value and info.data.get(other):
-        raise ValueError(f"cannot be given together with {other}: remove one of them")
+    @check("*")
+    @classmethod
+    def _not_both(cls, value: Any, info: Info) -> Any:
+        other, name = cls.either or ("", "")
+        if value and info.field_name == name and info.data.get(other):
+            raise ValueError(f"cannot be given together with {other}: remove one of them")
+        return value
 
 
 def choice(value: object, known: Sequence[str]) -> str:

@@ -27,6 +27,11 @@ from mini_fsod.labels import LabelMap
 Lists = Mapping[int, Mapping[str, Sequence[ImageId]]]
 
 
+def official_lists(source: str, seed: int) -> tuple[Lists, bool]:
+    """Lists of `voc` or of a file, and whether they name images of all image sets, as COCO's do."""
+    return (voc_lists(seed), False) if source == "voc" else lists_from_file(Path(source), seed)
+
+
 def voc_lists(seed: int) -> Lists:
     """The VOC lists of a seed, 0 to 29. They are in the package: the public download is gone."""
     packed = (files("mini_fsod.data") / "official_voc.json.xz").read_bytes()

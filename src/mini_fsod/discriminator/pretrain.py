@@ -16,7 +16,7 @@ from torch import nn
 from torchvision.models import get_model
 
 from mini_fsod import console
-from mini_fsod.config.schema import Training
+from mini_fsod.config.schema import TimedTraining
 from mini_fsod.data.dataset import NO_BOXES, Dataset
 from mini_fsod.detector.backbone import NARROW, RESNETS, make_backbone
 from mini_fsod.detector.settings import BackboneSettings
@@ -90,7 +90,7 @@ def pretrain(
     if mode(out):
         _refuse_other(out, feed.identity, iterations)
         return None
-    section = Training(
+    section = TimedTraining(
         iterations=iterations,
         minutes=how.minutes,
         batch=batch,

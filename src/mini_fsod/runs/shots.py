@@ -10,7 +10,7 @@ from mini_fsod import console
 from mini_fsod.config.schema import Config, Shots
 from mini_fsod.data.dataset import Dataset, Ints
 from mini_fsod.data.layout import is_sample
-from mini_fsod.data.official_shots import choose_shots, lists_from_file, voc_lists
+from mini_fsod.data.official_shots import choose_shots, official_lists
 from mini_fsod.data.read import read
 from mini_fsod.data.shots import balanced_set, box_sides, draw_shots, tiny_shots
 from mini_fsod.data.subsets import arranged, is_target, renamed_as_in, united
@@ -44,11 +44,7 @@ def drawn_shots(
         data = train if config.subset is None else whole.subset(config.subset)
         chosen = draw_shots(data, labels, config.k, config.seed, config.subset or part, whole)
     else:
-        lists, of_all_images = (
-            (voc_lists(config.seed), False)
-            if config.official == "voc"
-            else lists_from_file(Path(config.official), config.seed)
-        )
+        lists, of_all_images = official_lists(config.official, config.seed)
         data = whole if of_all_images else train
         chosen = choose_shots(data, labels, lists, config.k, config.seed)
     for line in chosen.notes:

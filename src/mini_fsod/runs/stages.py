@@ -226,6 +226,8 @@ class _Pipeline:
             is_done = bool(broadcast_from_leader(int(is_done), self._run.team, self._run.device))
             if not is_done:
                 self._compute(stage, folder)
+            if leads:
+                (folder / state.FILE).unlink(missing_ok=True)  # of no use any more
             figures = store.read_metrics(folder) or {}
             if stage in TRAINED:
                 figures |= self._score(stage, folder)
@@ -275,7 +277,6 @@ class _Pipeline:
                 figures["checkpoint_sha256"] = digest(folder / CHECKPOINT_FILE)
             figures["seconds"] = time.perf_counter() - begun
             write_json(folder / store.METRICS, figures)
-            (folder / state.FILE).unlink(missing_ok=True)
         wait_for_all(run.team)
 
     def _given(self, stage: str) -> Path | None:
@@ -349,8 +350,9 @@ class _Pipeline:
         shots = data.shots_per_class if uses_shots else config.shots.k
         pool = edits(self._out, self._folder("mine")) if "mine" in self._figures else {}
         device = device_name(self._run.device)
+        figures = {s: self._figures[s] for s in STAGES if s in self._figures}
         return write_results(
-            self._out, config, self._figures, self._keys, pool, shots, self._command, device
+            self._out, config, figures, self._keys, pool, shots, self._command, device
         )
 
 

@@ -38,44 +38,40 @@ def estimate_cells(plan: StudyPlan, whole: StudyPlan, folder: Path, device: str)
     A stage that several cells share counts for the first of them. Results that other runs have kept
     in the same store are not looked for.
     """
-    rates = measured_rates(whole, folder)
-    computed: set[tuple[str, str]] = set()
-    finished = [cell for cell in whole.cells if is_finished(folder, cell)]
-    for cell in finished:
-        computed.update(cell.keys.items())
-    counted: set[tuple[str, str]] = set()
-    found = []
+    rates = _measured_rates(whole, folder)
+    finished = {cell.name for cell in whole.cells if is_finished(folder, cell)}
+    computed = {item for c in whole.cells if c.name in finished for item in c.keys.items()}
+    counted: set[tuple[str, str]] = set()  # stages of finished cells
+    estimates = []
     for cell in plan.cells:
-        if cell in finished:
-            stages = tuple(s for s, key in cell.keys.items() if (s, key) not in counted)
-            counted.update(cell.keys.items())
+        known = counted if cell.name in finished else computed
+        stages = tuple(stage for stage, key in cell.keys.items() if (stage, key) not in known)
+        known.update(cell.keys.items())
+        if cell.name in finished:
             results = cell_results(folder, cell)["stages"]
             took = sum(results.get(stage, {}).get("seconds") or 0 for stage in stages)
-            found.append(Estimate(stages, took, "finished"))
+            estimates.append(Estimate(stages, took, "finished"))
             continue
-        stages = tuple(s for s, key in cell.keys.items() if (s, key) not in computed)
-        computed.update(cell.keys.items())
         parts = [_stage(plan.configs[cell.name], stage, rates, device) for stage in stages]
         how: How = min((h for _, h in parts), key=LEAST_SURE_FIRST.index, default="shared")
-        found.append(Estimate(stages, sum(seconds for seconds, _ in parts), how))
-    return found
+        estimates.append(Estimate(stages, sum(seconds for seconds, _ in parts), how))
+    return estimates
 
 
-def measured_rates(plan: StudyPlan, folder: Path) -> dict[tuple[str, str], float]:
+def _measured_rates(plan: StudyPlan, folder: Path) -> dict[tuple[str, str], float]:
     """Seconds per unit of a stage's length, by (stage, unit): the means over finished cells."""
-    sums: dict[tuple[str, str], tuple[float, float]] = {}
-    counted: set[tuple[str, str]] = set()
+    measured: dict[tuple[str, str], tuple[str, float, float]] = {}  # shared stages count once
     for cell in plan.cells:
-        if not is_finished(folder, cell):
-            continue
-        results = cell_results(folder, cell)["stages"]
+        results = cell_results(folder, cell)["stages"] if is_finished(folder, cell) else {}
         for stage, key in cell.keys.items():
             unit, length = _length(plan.configs[cell.name], stage)
             seconds = results.get(stage, {}).get("seconds")
-            if seconds and length and (stage, key) not in counted:
-                counted.add((stage, key))
-                spent, done = sums.get((stage, unit), (0.0, 0.0))
-                sums[stage, unit] = spent + seconds, done + length
+            if seconds and length:
+                measured.setdefault((stage, key), (unit, seconds, length))
+    sums: dict[tuple[str, str], tuple[float, float]] = {}
+    for (stage, _), (unit, seconds, length) in measured.items():
+        spent, done = sums.get((stage, unit), (0.0, 0.0))
+        sums[stage, unit] = spent + seconds, done + length
     return {key: spent / done for key, (spent, done) in sums.items()}
 
 
@@ -107,4 +103,4 @@ def _length(config: Config, stage: str) -> tuple[str, float]:
         return "iterations", 0.0
     if section.iterations:
         return "iterations", section.iterations
-    return "seconds", 60 * (section.minutes or 0)
+    return "seconds", 60 * section.budget_minutes

@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,11 +58,7 @@ def read_study(path: Path) -> Study:
     if not isinstance(content, dict):
         raise UserError(f"{path}: not a study.", f"Write keys and values: {', '.join(STUDY_KEYS)}.")
     for key in content:
-        if key not in STUDY_KEYS:
-            raise UserError(
-                f'{path}: unknown key "{key}".{nearest(str(key), STUDY_KEYS)}',
-                f"The keys of a study are {', '.join(STUDY_KEYS)}.",
-            )
+        _known(f"{path}: unknown key", key, STUDY_KEYS, f"The keys are {', '.join(STUDY_KEYS)}.")
     return Study(
         name=_word(path, "name", content.get("name", path.stem)),
         source=_source(path, content),
@@ -103,7 +100,7 @@ def _refuse_cell_keys(study: Study) -> None:
 
 
 def _source(path: Path, content: dict[str, Any]) -> str:
-    """The recipe's name, or the config file, which lies beside the study's file."""
+    """The preset's name, or the config file, which lies beside the study's file."""
     given = [key for key in ("preset", "config") if content.get(key) is not None]
     if len(given) != 1:
         raise UserError(
@@ -137,30 +134,24 @@ def _rows(path: Path, value: Any, last: str) -> tuple[Row, ...]:
                 "Write [transfer.iterations=8000], for example.",
             )
         row = Row(_word(path, "rows", str(label)), tuple(sets), _stage(path, entry.get("to", last)))
-        if not row.slug:
-            raise UserError(
-                f'{path}: rows: the label "{label}" has no letter and no digit, and cells are '
-                "folders named after it.",
-                "Choose another label.",
-            )
-        for other in rows:
-            if row.slug == other.slug:
-                raise UserError(
-                    f'{path}: rows: "{other.label}" and "{label}" would share a folder '
-                    f"({row.slug}).",
-                    "Choose another label.",
-                )
+        same = next((other.label for other in rows if other.slug == row.slug), None)
+        if not row.slug or same is not None:
+            problem = f'"{same}" and "{label}" would share a folder ({row.slug}).'
+            if not row.slug:
+                problem = f'the label "{label}" has no letter and no digit to name a folder by.'
+            raise UserError(f"{path}: rows: {problem}", "Choose another label.")
         rows.append(row)
     return tuple(rows)
 
 
-def _stage(path: Path, name: Any) -> str:
-    if name not in STAGES:
-        raise UserError(
-            f'{path}: to: there is no stage "{name}".{nearest(str(name), STAGES)}',
-            f"Stages: {', '.join(STAGES)}.",
-        )
+def _known(problem: str, name: Any, known: Sequence[str], fix: str) -> str:
+    if name not in known:
+        raise UserError(f'{problem} "{name}".{nearest(str(name), known)}', fix)
     return str(name)
+
+
+def _stage(path: Path, name: Any) -> str:
+    return _known(f"{path}: to: there is no stage", name, STAGES, f"Stages: {', '.join(STAGES)}.")
 
 
 def _numbers(path: Path, key: str, content: dict[str, Any], least: int = 0) -> tuple[int, ...]:
@@ -174,13 +165,8 @@ def _numbers(path: Path, key: str, content: dict[str, Any], least: int = 0) -> t
 def _figures(path: Path, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not value:
         raise UserError(f"{path}: figures: needs a list.", "Write [nAP50, bAP50].")
-    for name in value:
-        if name not in NAMES:
-            raise UserError(
-                f'{path}: figures: there is no figure "{name}".{nearest(str(name), NAMES)}',
-                f"VOC has nAP50, bAP50 and AP50; COCO has also {', '.join(COCO_ALONE)}.",
-            )
-    return tuple(value)
+    fix = f"VOC has nAP50, bAP50 and AP50; COCO has also {', '.join(COCO_ALONE)}."
+    return tuple(_known(f"{path}: figures: there is no figure", v, NAMES, fix) for v in value)
 
 
 def _word(path: Path, key: str, value: Any) -> str:

@@ -15,7 +15,7 @@ TITLES = {
     "offline mined novel instances",
 }
 
-# {table: {row: nAP50 at SHOTS, one tuple for each of the splits 1, 2, ...}}
+# {table: {row: nAP50 at SHOTS, one tuple for each of the splits 1, 2, ...}}; each row in one table
 TABLES: dict[str, dict[str, tuple[tuple[float, ...], ...]]] = {
     "tab:voc_main": {
         "TFA w/ cos": (
@@ -49,9 +49,13 @@ TABLES: dict[str, dict[str, tuple[tuple[float, ...], ...]]] = {
 }
 
 
-def paper_numbers(table: str, row: str, split: int | None) -> dict[int, float]:
-    """nAP50 of a row by K; empty for a split the table does not have, and for None (own data)."""
+def paper_numbers(row: str, split: int | None) -> tuple[str, dict[int, float]]:
+    """The table that has a row, and its nAP50 by K.
+
+    Empty for a split the table does not have, and for None (own data).
+    """
+    table = next(label for label, rows in TABLES.items() if row in rows)
     lines = TABLES[table][row]
     if split is None or not 1 <= split <= len(lines):
-        return {}
-    return dict(zip(SHOTS, lines[split - 1], strict=True))
+        return table, {}
+    return table, dict(zip(SHOTS, lines[split - 1], strict=True))

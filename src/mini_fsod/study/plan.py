@@ -85,7 +85,13 @@ def merge_plan(folder: Path, study: Study, plan: StudyPlan) -> StudyPlan:
     before = _read(folder)
     if before is None:
         return plan
-    _refuse_other_study(folder, study, before)
+    # the same file, named from another folder, is the same source
+    for key, now in (("study", study.name), ("source", Path(study.source).name)):
+        if before.get(key) != now:
+            raise UserError(
+                f"{folder}: another study is in this folder ({key} {before.get(key)}, not {now}).",
+                "Give this one another folder with --out.",
+            )
     rows = {row.label: row for row in study.rows}
     asked = {
         (rows[cell.row], cell.split, cell.shots, cell.seed)
@@ -100,7 +106,7 @@ def save_plan(folder: Path, study: Study, plan: StudyPlan) -> None:
     """Write the merged plan to the folder's plan.json. Call it under a lock."""
     content = {
         "study": study.name,
-        "source": _source(study),
+        "source": Path(study.source).name,
         "sets": shown_settings(study),
         "rows": {row.label: {"sets": list(row.sets), "to": row.last} for row in study.rows},
         "cells": [asdict(cell) for cell in merge_plan(folder, study, plan).cells],
@@ -146,19 +152,6 @@ def _planned(study: Study, asked: Iterable[tuple[Row, int | None, int, int]]) ->
         cells.append(Cell(row.label, split, shots, seed, name, config.data.metric, keys))
         configs[name] = config
     return StudyPlan(tuple(cells), configs)
-
-
-def _source(study: Study) -> str:
-    return Path(study.source).name  # the same file seen from another folder is the same
-
-
-def _refuse_other_study(folder: Path, study: Study, before: dict[str, Any]) -> None:
-    for key, now in (("study", study.name), ("source", _source(study))):
-        if before.get(key) != now:
-            raise UserError(
-                f"{folder}: another study is in this folder ({key} {before.get(key)}, not {now}).",
-                "Give this one another folder with --out.",
-            )
 
 
 def _read(folder: Path) -> dict[str, Any] | None:

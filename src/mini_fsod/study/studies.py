@@ -9,20 +9,20 @@ from mini_fsod.errors import UserError
 from mini_fsod.study.paper import SHOTS
 
 MOST_NUMBERS = 1000  # per option: a typing error should not plan a million runs
-FULL_SCHEDULE = {"voc-320": "paper"}  # recipes, and what --full takes instead
+FULL_SCHEDULE = {"voc-320": "paper"}  # presets, and what --full takes instead
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One row of the table: its settings (key=value) and the last stage that is run.
 
-    `paper` lists the rows of the paper that are printed below it: (table, row) of paper.TABLES.
+    `paper` names the rows of the paper's tables that are printed below it.
     """
 
     label: str
     sets: tuple[str, ...] = ()
     last: str = "transfer"
-    paper: tuple[tuple[str, str], ...] = ()
+    paper: tuple[str, ...] = ()
 
     @property
     def slug(self) -> str:
@@ -32,7 +32,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """`source` is a recipe or a config file; `sets` hold for all rows, before the row's own.
+    """`source` is a preset or a config file; `sets` hold for all rows, before the row's own.
 
     Empty `splits`, `shots` or `seeds`: what the configuration says.
     """
@@ -55,28 +55,23 @@ NO_DISCRIMINATOR = "discriminator.weights=none"
 
 # The rows of the paper's component table, and the oracle as upper bound
 COMPONENTS = (
-    Row("TFA", paper=(("tab:component", "TFA Base"),)),
+    Row("TFA", paper=("TFA Base",)),
     Row(
         "+ TFA mining",
         (*NO_TEACHER, FIXED_THRESHOLD, NO_DISCRIMINATOR),
         "online",
-        (("tab:component", "+TFA Mining"),),
+        ("+TFA Mining",),
     ),
     Row(
         "+ adaptive thresholding",
         (*NO_TEACHER, NO_DISCRIMINATOR),
         "online",
-        (("tab:component", "+Adaptive Thresholding"),),
+        ("+Adaptive Thresholding",),
     ),
-    Row("+ SSL co-mining", NO_TEACHER, "online", (("tab:component", "+SSL Co-Mining"),)),
-    Row(
-        "+ adaptive mingling",
-        ("online.iou_branch=false",),
-        "online",
-        (("tab:component", "+Adaptive Mingling"),),
-    ),
-    Row("+ IoU branch", (), "online", (("tab:component", "+IoU Branching"),)),
-    Row("+ fine-tuning", (), "tune", (("tab:component", "+Fine-Tuning"),)),
+    Row("+ SSL co-mining", NO_TEACHER, "online", ("+SSL Co-Mining",)),
+    Row("+ adaptive mingling", ("online.iou_branch=false",), "online", ("+Adaptive Mingling",)),
+    Row("+ IoU branch", (), "online", ("+IoU Branching",)),
+    Row("+ fine-tuning", (), "tune", ("+Fine-Tuning",)),
     Row("oracle", ORACLE, "online"),
     # other readings of the last row: the paper leaves both open
     Row("mined in images with base boxes alone", ("mine.images=base",), "tune"),
@@ -85,74 +80,57 @@ COMPONENTS = (
     Row("fine-tuning at a tenth of the rate", ("tune.data=known", "tune.rate=0.0001"), "tune"),
 )
 
-
-def _mingling(rpn: bool, rcnn: bool) -> tuple[str, ...]:
-    return f"online.mingle.rpn={str(rpn).lower()}", f"online.mingle.rcnn={str(rcnn).lower()}"
-
-
 MINGLING = tuple(
-    Row(name, _mingling(rpn, rcnn), "online", (("tab:mingling", name),))
+    Row(name, (f"online.mingle.rpn={rpn}", f"online.mingle.rcnn={rcnn}"), "online", (name,))
     for name, rpn, rcnn in (
-        ("neither", False, False),
-        ("RPN", True, False),
-        ("R-CNN", False, True),
-        ("RPN and R-CNN", True, True),
+        ("neither", "false", "false"),
+        ("RPN", "true", "false"),
+        ("R-CNN", "false", "true"),
+        ("RPN and R-CNN", "true", "true"),
     )
 )
 
 # Changes that the paper does not have, from its TFA to the oracle
 PLUS = (
-    Row(
-        "TFA",
-        ("transfer.data=balanced", "transfer.boxes=new"),
-        paper=(("tab:component", "TFA Base"),),
-    ),
+    Row("TFA", ("transfer.data=balanced", "transfer.boxes=new"), paper=("TFA Base",)),
     Row("TFA with all known boxes"),
-    Row("offline mining", NO_TEACHER, "online", (("tab:component", "+SSL Co-Mining"),)),
-    Row("with a teacher", (), "online", (("tab:component", "+Fine-Tuning"),)),
+    Row("offline mining", NO_TEACHER, "online", ("+SSL Co-Mining",)),
+    Row("with a teacher", (), "online", ("+Fine-Tuning",)),
     Row("oracle", (*ORACLE, "online.ignore_candidates=false"), "online"),
 )
 
+TFA = (Row("TFA", paper=("TFA Base", "TFA w/ cos")),)
+
 STUDIES = {
-    study.name: study
+    study.name: replace(study, seeds=(0,), splits=(1,))
     for study in (
         Study(
-            name="tfa",
+            "tfa",
+            "voc-320",
+            TFA,
+            SHOTS,
             about="The few-shot baseline, for every K of the benchmark.",
-            source="voc-320",
-            rows=(
-                Row("TFA", paper=(("tab:component", "TFA Base"), ("tab:voc_main", "TFA w/ cos"))),
-            ),
-            shots=SHOTS,
-            seeds=(0,),
-            splits=(1,),
         ),
         Study(
-            name="components",
+            "components",
+            "voc-320",
+            COMPONENTS,
+            shots=(1, 5),
             about="The paper's component table, the oracle, and other readings of the last row.",
-            source="voc-320",
-            rows=COMPONENTS,
-            shots=(1, 5),
-            seeds=(0,),
-            splits=(1,),
         ),
         Study(
-            name="mingling",
-            about="The paper's table on what the mined boxes are added to.",
-            source="voc-320",
-            rows=MINGLING,
+            "mingling",
+            "voc-320",
+            MINGLING,
             shots=(1,),
-            seeds=(0,),
-            splits=(1,),
+            about="The paper's table on what the mined boxes are added to.",
         ),
         Study(
-            name="plus",
-            about="Beyond the paper: what each part of voc-320-plus brings.",
-            source="voc-320-plus",
-            rows=PLUS,
+            "plus",
+            "voc-320-plus",
+            PLUS,
             shots=(1, 5),
-            seeds=(0,),
-            splits=(1,),
+            about="Beyond the paper: what each part of voc-320-plus brings.",
         ),
     )
 }
@@ -169,13 +147,12 @@ def narrow(
                 "Leave --full out.",
             )
         study = replace(study, source=FULL_SCHEDULE[study.source])
-    if splits is not None:
-        study = replace(study, splits=parse_numbers(splits, "--split", least=1))
-    if shots is not None:
-        study = replace(study, shots=parse_numbers(shots, "--shots", least=1))
-    if seeds is not None:
-        study = replace(study, seeds=parse_numbers(seeds, "--seeds"))
-    return study
+    return replace(
+        study,
+        splits=study.splits if splits is None else parse_numbers(splits, "--split", least=1),
+        shots=study.shots if shots is None else parse_numbers(shots, "--shots", least=1),
+        seeds=study.seeds if seeds is None else parse_numbers(seeds, "--seeds"),
+    )
 
 
 def choose_rows(study: Study, text: str) -> tuple[Row, ...]:

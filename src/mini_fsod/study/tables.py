@@ -51,18 +51,11 @@ def gather_results(folder: Path, study: Study, cells: Sequence[Cell]) -> Content
 def _cell(folder: Path, cell: Cell) -> Content:
     finished = is_finished(folder, cell)
     results = cell_results(folder, cell) if finished else {}
+    plan = ("name", "row", "split", "shots", "seed", "last", "keys")
     return {
-        "name": cell.name,
-        "row": cell.row,
-        "split": cell.split,
-        "shots": cell.shots,
-        "seed": cell.seed,
-        "last": cell.last,
-        "keys": cell.keys,
+        **{key: getattr(cell, key) for key in plan},
         "finished": finished,
-        "device": results.get("device"),
-        "commit": results.get("commit"),
-        "versions": results.get("versions"),
+        **{key: results.get(key) for key in ("device", "commit", "versions")},
         "stages": results.get("stages", {}),
     }
 
@@ -82,11 +75,11 @@ def _summary(study: Study, cells: Sequence[Content]) -> list[Content]:
         values = {f: [c["stages"][c["last"]].get(f) for c in done] for f in study.figures}
         # seeds that share one result (a base detector, for example) have no interval
         distinct = len({c["keys"][c["last"]] for c in group}) == len(group)
-        references = [
-            {"row": row, "table": table, "nAP50": numbers[first["shots"]]}
-            for table, row in papers.get(first["row"], ())
-            if first["shots"] in (numbers := paper.paper_numbers(table, row, first["split"]))
-        ]
+        references = []
+        for row in papers.get(first["row"], ()):
+            table, numbers = paper.paper_numbers(row, first["split"])
+            if first["shots"] in numbers:
+                references.append({"row": row, "table": table, "nAP50": numbers[first["shots"]]})
         summary.append(
             {
                 "row": first["row"],
@@ -287,32 +280,28 @@ def to_latex(content: Content) -> str:
         caption = " ".join([f"Study {content['study']}{of}.", *_notes(content, split)])
         label = f"tab:{name}" + ("" if split is None else f"-split{split}")
         heads = " & ".join(f"$K={k}$" for k in shots)
-        body: list[str] = []
+        rows: list[str] = []
         for figure, lines in found.items():
-            body.append("\\midrule")
-            body.append(f"{_escape_latex(figure)}{' &' * len(shots)} \\\\")
-            for text, texts, italic in lines:
-                cells = [
-                    _escape_latex(text),
-                    *(_escape_latex("--" if t == "-" else t) for t in texts),
-                ]
+            rows += ["\\midrule", f"{_escape_latex(figure)}{' &' * len(shots)} \\\\"]
+            for label_of_row, texts, italic in lines:
+                cells = [_escape_latex("--" if t == "-" else t) for t in (label_of_row, *texts)]
                 if italic:
                     cells = [f"\\textit{{{c}}}" if c else "" for c in cells]
-                body.append(f"\\quad {' & '.join(cells)} \\\\")
-        lines_of_table = [
-            "\\begin{table}[t]",
-            "  \\centering",
-            f"  \\caption{{{_escape_latex(caption)}}}",
-            f"  \\label{{{label}}}",
-            f"  \\begin{{tabular}}{{@{{}}l{'r' * len(shots)}@{{}}}}",
-            "    \\toprule",
-            f"    & {heads} \\\\",
-            *(f"    {line}" for line in body),
-            "    \\bottomrule",
-            "  \\end{tabular}",
-            "\\end{table}",
-        ]
-        parts.append("\n".join(lines_of_table) + "\n")
+                rows.append(f"\\quad {' & '.join(cells)} \\\\")
+        body = "\n    ".join(rows)
+        parts.append(f"""\
+\\begin{{table}}[t]
+  \\centering
+  \\caption{{{_escape_latex(caption)}}}
+  \\label{{{label}}}
+  \\begin{{tabular}}{{@{{}}l{"r" * len(shots)}@{{}}}}
+    \\toprule
+    & {heads} \\\\
+    {body}
+    \\bottomrule
+  \\end{{tabular}}
+\\end{{table}}
+""")
     return "\n".join(parts)
 
 

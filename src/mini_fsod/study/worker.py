@@ -21,16 +21,13 @@ from mini_fsod.runs.store import Busy
 from mini_fsod.study.plan import Cell, StudyPlan
 
 RunCell = Callable[[Config, Path, str], object]  # configuration, run folder, last stage
+Finished = Callable[[], object]
 MOST_PAUSES = 20  # between two looks at what other processes do
 CELL = "cell.json"  # in a cell's folder: the key of the result in results.json
 
 
 def run_cells(
-    plan: StudyPlan,
-    folder: Path,
-    run: RunCell,
-    finished: Callable[[], object],
-    pause: float = 1.0,
+    plan: StudyPlan, folder: Path, run: RunCell, finished: Finished, pause: float = 1.0
 ) -> dict[str, str]:
     """Run the cells of the plan that are left; {name: reason} of those that failed.
 
@@ -44,18 +41,13 @@ def run_cells(
 
 class _Worker:
     def __init__(
-        self,
-        plan: StudyPlan,
-        folder: Path,
-        run: RunCell,
-        finished: Callable[[], object],
-        pause: float,
+        self, plan: StudyPlan, folder: Path, run: RunCell, finished: Finished, pause: float
     ) -> None:
         self.plan, self.folder, self.run, self.finished = plan, folder, run, finished
         self.pause = pause
         self.done: set[str] = set()
         self.announced: set[str] = set()
-        self.place = {
+        self.titles = {
             cell.name: f"[{n}/{len(plan.cells)}] {cell.name}"
             for n, cell in enumerate(plan.cells, 1)
         }
@@ -100,36 +92,36 @@ class _Worker:
 
     def _run(self, cell: Cell) -> str | None:
         """Run one cell; the stage that another process computes, if it cannot be finished now."""
-        place, out = self.place[cell.name], self.folder / "cells" / cell.name
+        title, out = self.titles[cell.name], self.folder / "cells" / cell.name
         for path in self._failures(cell, cell.keys):
             path.unlink(missing_ok=True)
         # results.json changes from here on
         (out / CELL).unlink(missing_ok=True)
         if cell.name not in self.announced:
-            console.note(f"{place}: {', '.join(cell.keys)}")
+            console.note(f"{title}: {', '.join(cell.keys)}")
             self.announced.add(cell.name)
         start = monotonic()
-        stage = None
+        failed_stage = None
         try:
             self.run(self.plan.configs[cell.name], out, cell.last)
         except Busy as busy:
             return str(busy.stage)
-        except UserError as error:
-            text, stage = f"{error.what} {error.fix}".strip(), getattr(error, "stage", None)
         except Exception as error:
             # one failure, out of memory for example, should not stop the other cells
-            text, stage = traceback.format_exc().strip(), getattr(error, "stage", None)
+            failed_stage, text = getattr(error, "stage", None), traceback.format_exc().strip()
+            if isinstance(error, UserError):
+                text = f"{error.what} {error.fix}".strip()
         else:
             figures = cell_results(self.folder, cell).get("stages", {}).get(cell.last)
             if figures is not None:
                 write_json(out / CELL, {"key": cell.key})
                 took = console.duration(monotonic() - start)
-                console.note(f"{place}: {', '.join([*_scores(figures), took])}")
+                console.note(f"{title}: {', '.join([*_scores(figures), took])}")
                 return None
             text = f'the run ended without a result of stage "{cell.last}".'
-        for path in self._failures(cell, [] if stage is None else [stage]):
+        for path in self._failures(cell, [failed_stage] if failed_stage else []):
             write_bytes(path, f"{text}\n".encode(errors="backslashreplace"))
-        console.note(f"{place}: failed: {text.splitlines()[-1]}")
+        console.note(f"{title}: failed: {text.splitlines()[-1]}")
         return None
 
     def _is_done(self, cell: Cell) -> bool:

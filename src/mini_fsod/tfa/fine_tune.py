@@ -32,13 +32,15 @@ def fine_tune(
     data: Dataset,
     section: Transfer | Tune,
     weights: str | float | None,
+    box_classes: int | None = None,
 ) -> dict[str, Any]:
     """Trains what is not frozen of a detector; returns the stage's figures.
+
+    With `box_classes`, only the first so many classes have box losses.
 
     If only the predictors are trained and memory suffices, the features of all views of the
     pictures are computed once. Otherwise every iteration runs the whole detector.
     """
-    box_classes = len(run.data.labels.base) if section.boxes == "fixed" else None
     views, device, bf16 = run.config.views, run.device, run.bf16(section)
     batches, sizes = run.data.batches(data)
     schedule = Schedule(

@@ -31,7 +31,8 @@ def transfer(run: Run, folder: Path) -> dict[str, Any]:
     if section.data == "known":
         data = with_base_boxes(data, arranged(run.data.whole, labels), labels)
     weights = saved.about.get("weights")  # of the frozen layers
-    return fine_tune(run, "transfer", folder, detector, data, section, weights)
+    box_classes = len(labels.base) if section.boxes == "fixed" else None
+    return fine_tune(run, "transfer", folder, detector, data, section, weights, box_classes)
 
 
 def few_shot_detector(

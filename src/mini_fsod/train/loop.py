@@ -98,7 +98,7 @@ def train(
     """
     team = team or Team()
     refuse_unequal_parts(section.batch, section.accumulate, team)
-    optimiser = make_optimiser(model, device, section.momentum, section.weight_decay)
+    optimiser = make_optimiser(model, device, section.weight_decay)
     if ema is not None and average is None:
         average = Average(model, device)
     reduce = average_over_processes if team.world > 1 else None
@@ -214,6 +214,6 @@ def _total_for_budget(
     section: Training, pace: Sequence[tuple[float, int]], team: Team, device: torch.device
 ) -> int | None:
     """How many iterations fit into `minutes`, once that can be estimated; by the leader's clock."""
-    minutes = section.minutes or 0.0
+    minutes = section.budget_minutes
     total = iterations_in_budget(minutes, pace) if can_estimate(minutes, pace[-1][0]) else 0
     return broadcast_from_leader(total, team, device) or None

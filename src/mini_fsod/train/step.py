@@ -14,6 +14,8 @@ from mini_fsod.detector.model import Detector
 from mini_fsod.loader.resident import Batch
 from mini_fsod.train.ema import Average
 
+MOMENTUM = 0.9  # of SGD
+
 Inputs = tuple[Any, ...]  # of the losses: a NamedTuple of tensors, possibly nested
 Losses = Callable[[Any], dict[str, Tensor]]  # takes such `Inputs`
 
@@ -123,12 +125,10 @@ def losses_of(detector: Detector, box_classes: int | None = None) -> Losses:
     return losses
 
 
-def make_optimiser(
-    model: nn.Module, device: torch.device, momentum: float, weight_decay: float
-) -> torch.optim.SGD:
+def make_optimiser(model: nn.Module, device: torch.device, weight_decay: float) -> torch.optim.SGD:
     """Fused SGD over what is not frozen, with the learning rate as a tensor on the device."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     rate = torch.zeros((), device=device)
     return torch.optim.SGD(
-        parameters, lr=rate, momentum=momentum, weight_decay=weight_decay, fused=True
+        parameters, lr=rate, momentum=MOMENTUM, weight_decay=weight_decay, fused=True
     )

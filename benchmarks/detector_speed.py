@@ -26,7 +26,7 @@ from torchvision.ops import FrozenBatchNorm2d
 
 from mini_fsod.cuda_graph import Captured
 from mini_fsod.data.read import read
-from mini_fsod.detector import from_torchvision
+from mini_fsod.detector.convert import from_torchvision
 from mini_fsod.loader.cache import cached_pictures
 from mini_fsod.loader.resident import Annotations, Batch, Resident
 from mini_fsod.loader.schedule import Schedule

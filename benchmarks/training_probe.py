@@ -22,8 +22,8 @@ import torch
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.read import read
 from mini_fsod.data.subsets import arranged, base_set
-from mini_fsod.detector import CAFFE
 from mini_fsod.detector.model import build
+from mini_fsod.detector.settings import CAFFE
 from mini_fsod.eval.inference import detect_all
 from mini_fsod.eval.score import score
 from mini_fsod.labels import SPLITS, LabelMap

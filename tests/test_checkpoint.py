@@ -96,14 +96,14 @@ def rewrite(
     source: Path,
     out: Path,
     tensors: Callable[[dict[str, Any]], Any] = lambda t: None,
-    said: Callable[[dict[str, Any]], Any] = lambda s: None,
+    metadata: Callable[[dict[str, Any]], Any] = lambda s: None,
 ) -> Path:
     """A copy of a checkpoint with changes made by hand."""
     with safe_open(source, "pt") as file:
-        metadata = file.metadata()
-    state, header = load_file(source), json.loads(metadata["mini"])
+        header = json.loads(file.metadata()["mini"])
+    state = load_file(source)
     tensors(state)
-    said(header)
+    metadata(header)
     save_file(state, out, {"mini": json.dumps(header)})
     return out
 
@@ -125,11 +125,11 @@ def test_load_restores_the_detector_bit_by_bit(full: Path) -> None:
 
 def test_save_writes_equal_bytes_for_equal_detectors(tmp_path: Path, full: Path) -> None:
     """However they lie in memory, and in whatever order `about` was filled."""
-    again = tmp_path / "b.safetensors"
+    copy = tmp_path / "b.safetensors"
     model = detector(norm="group").to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     about: checkpoint.About = {"weights": None, "rate": 0.02, "seed": 3, "stage": "base"}
-    checkpoint.save(again, model, LABELS, about)
-    assert again.read_bytes() == full.read_bytes()
+    checkpoint.save(copy, model, LABELS, about)
+    assert copy.read_bytes() == full.read_bytes()
 
 
 def test_load_of_a_frozen_backbone_needs_no_weights(frozen: Path, imagenet: Path) -> None:
@@ -176,7 +176,7 @@ def test_load_rejects_tensors_that_do_not_fit(
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("metadata", "message"),
     [
         (lambda s: s.update(format=2), "a newer mini .format 2; this one reads 1"),
         (lambda s: s.pop("format"), "metadata cannot be read .*format"),
@@ -192,9 +192,9 @@ def test_load_rejects_tensors_that_do_not_fit(
     ],
 )
 def test_load_rejects_wrong_metadata(
-    tmp_path: Path, full: Path, said: Callable[[dict[str, Any]], Any], message: str
+    tmp_path: Path, full: Path, metadata: Callable[[dict[str, Any]], Any], message: str
 ) -> None:
-    path = rewrite(full, tmp_path / "x.safetensors", said=said)
+    path = rewrite(full, tmp_path / "x.safetensors", metadata=metadata)
     with pytest.raises(UserError, match=f"x.safetensors: .*{message}"):
         checkpoint.load(path)
 
@@ -218,8 +218,8 @@ def test_load_rejects_other_files(tmp_path: Path, imagenet: Path) -> None:
 
 def test_slim_stores_float16_without_frozen_layers(slim: Path, frozen: Path) -> None:
     state, whole = load_file(slim), load_file(frozen)
-    gone = whole.keys() - state.keys()
-    assert gone == {"backbone.conv1.weight"} | {
+    left_out = whole.keys() - state.keys()
+    assert left_out == {"backbone.conv1.weight"} | {
         f"backbone.layer1.{block}.conv{conv}.weight" for block in (0, 1) for conv in (1, 2)
     }
     for name, value in state.items():
@@ -227,8 +227,8 @@ def test_slim_stores_float16_without_frozen_layers(slim: Path, frozen: Path) -> 
         assert value.dtype == (torch.float32 if norm_or_bias else torch.float16), name
         if norm_or_bias:
             assert torch.equal(value, whole[name]), name
-    left = sum(whole[name].nbytes for name in gone)
-    assert slim.stat().st_size < (frozen.stat().st_size - left) * 0.51
+    bytes_left_out = sum(whole[name].nbytes for name in left_out)
+    assert slim.stat().st_size < (frozen.stat().st_size - bytes_left_out) * 0.51
 
 
 def test_load_restores_a_slim_file(slim: Path, frozen: Path, imagenet: Path) -> None:
@@ -250,15 +250,17 @@ def test_load_restores_a_slim_file(slim: Path, frozen: Path, imagenet: Path) -> 
 
 @pytest.mark.slow
 def test_slim_of_a_slim_file_is_the_same(tmp_path: Path, slim: Path) -> None:
-    checkpoint.slim(slim, tmp_path / "again.safetensors")
-    assert (tmp_path / "again.safetensors").read_bytes() == slim.read_bytes()
+    checkpoint.slim(slim, tmp_path / "copy.safetensors")
+    assert (tmp_path / "copy.safetensors").read_bytes() == slim.read_bytes()
 
 
 def test_load_finds_frozen_layers_beside_the_file(
     tmp_path: Path, slim: Path, imagenet: Path
 ) -> None:
     elsewhere = rewrite(
-        slim, tmp_path / "x.safetensors", said=lambda s: s["about"].update(weights="old/r18.pth")
+        slim,
+        tmp_path / "x.safetensors",
+        metadata=lambda m: m["about"].update(weights="old/r18.pth"),
     )
     with pytest.raises(
         UserError, match=r"old/r18.pth: this file of weights does not exist.* frozen"
@@ -282,11 +284,11 @@ def test_load_rejects_other_weights_of_frozen_layers(
     with pytest.raises(UserError, match=r"other.safetensors holds other weights"):
         checkpoint.load(slim, tmp_path / "other.safetensors")
     unknown = rewrite(
-        slim, tmp_path / "x.safetensors", said=lambda s: s["left_out"].update(tensors=["y"])
+        slim, tmp_path / "x.safetensors", metadata=lambda s: s["left_out"].update(tensors=["y"])
     )
     with pytest.raises(UserError, match="'y' was left out"):
         checkpoint.load(unknown)
-    nameless = rewrite(slim, tmp_path / "x.safetensors", said=lambda s: s["about"].clear())
+    nameless = rewrite(slim, tmp_path / "x.safetensors", metadata=lambda s: s["about"].clear())
     with pytest.raises(UserError, match="does not name the weights"):
         checkpoint.load(nameless)
 
@@ -302,7 +304,7 @@ def test_slim_keeps_frozen_layers_that_it_could_not_restore(tmp_path: Path, froz
     assert "backbone.conv1.weight" in load_file(out)
     assert checkpoint.load(out).labels == LABELS
     moved = rewrite(
-        frozen, tmp_path / "x.safetensors", said=lambda s: s["about"].update(weights="gone.pth")
+        frozen, tmp_path / "x.safetensors", metadata=lambda s: s["about"].update(weights="gone.pth")
     )
     assert "gone.pth" in checkpoint.slim(moved, out).kept
     assert checkpoint.load(out).labels == LABELS
@@ -329,21 +331,23 @@ def test_slim_without_frozen_layers_leaves_nothing_out(tmp_path: Path, full: Pat
 # Runs
 
 
-def test_find_returns_the_last_stage_of_a_run(tmp_path: Path) -> None:
+def test_find_returns_the_last_stage_of_a_run_or_the_named_one(tmp_path: Path) -> None:
     run = tmp_path / "run"
     (run / "base").mkdir(parents=True)
-    with pytest.raises(
-        UserError,
-        match=r"run: no checkpoint.safetensors in it, nor in its base, transfer, online, tune",
-    ):
+    with pytest.raises(UserError, match="run: there is no trained detector"):
         checkpoint.find(run)
     with pytest.raises(UserError, match="rum: does not exist"):
         checkpoint.find(tmp_path / "rum")
+    copied = run / "detector.safetensors"
+    copied.touch()
+    assert checkpoint.find(run) == copied  # of a run that was copied without its results
+    with pytest.raises(UserError, match="run: there is no base detector"):
+        checkpoint.find(run, "base")
     for stage in ("base", "transfer", "tune"):
         file = run / stage / "checkpoint.safetensors"
         file.parent.mkdir(exist_ok=True)
         file.touch()
-        assert checkpoint.find(run) == file
-        assert checkpoint.find(file.parent) == file
-    assert checkpoint.find(run / "base") == run / "base" / "checkpoint.safetensors"
-    assert checkpoint.find(file) == file
+        assert checkpoint.find(run) == checkpoint.find(run, stage) == file
+        assert checkpoint.find(file.parent) == checkpoint.find(file.parent, stage) == file
+    assert checkpoint.find(run, "base") == run / "base" / "checkpoint.safetensors"
+    assert checkpoint.find(file) == checkpoint.find(file, "base") == file

@@ -11,15 +11,7 @@ from pathlib import Path
 import pytest
 
 from mini_fsod.errors import UserError
-from mini_fsod.files import (
-    is_file,
-    is_folder,
-    lock,
-    open_regular,
-    real,
-    write_bytes,
-    write_json,
-)
+from mini_fsod.files import is_file, is_folder, lock, open_regular, real, write_bytes, write_json
 
 
 def test_write_json_has_one_line_per_record(tmp_path: Path) -> None:

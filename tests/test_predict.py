@@ -95,10 +95,10 @@ def test_predict_and_upright_apply_the_exif_orientation(
         with Image.open(photos / f"{stem}.png") as stored:
             stored.save(tmp_path / "turned.png", exif=exif)
         with Image.open(tmp_path / "turned.png") as turned:
-            seen = ImageOps.exif_transpose(turned)
-        seen.save(tmp_path / "seen.png", exif=b"")
-        assert np.array_equal(np.asarray(upright(tmp_path / "turned.png")), np.asarray(seen))
-        a, b = predict(detector, LABELS, [tmp_path / "turned.png", tmp_path / "seen.png"], CPU)
+            turned_back = ImageOps.exif_transpose(turned)
+        turned_back.save(tmp_path / "upright.png", exif=b"")
+        assert np.array_equal(np.asarray(upright(tmp_path / "turned.png")), np.asarray(turned_back))
+        a, b = predict(detector, LABELS, [tmp_path / "turned.png", tmp_path / "upright.png"], CPU)
         same(a, b)
 
 
@@ -110,9 +110,9 @@ def test_pictures_of_searches_files_and_folders(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
 
-    def names(*places: str, without: str | None = None) -> tuple[list[str], list[str]]:
+    def names(*paths: str, without: str | None = None) -> tuple[list[str], list[str]]:
         found, failed = pictures_of(
-            [tmp_path / p for p in places], without=tmp_path / without if without else None
+            [tmp_path / p for p in paths], without=tmp_path / without if without else None
         )
         return [p.name for p in found], [f.path.name for f in failed]
 

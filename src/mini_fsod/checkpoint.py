@@ -10,9 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -23,7 +22,7 @@ from mini_fsod.config.schema import TRAINED
 from mini_fsod.detector.model import Detector
 from mini_fsod.detector.settings import DetectorSettings
 from mini_fsod.errors import UserError
-from mini_fsod.files import CHECKPOINT_FILE, is_file, is_folder, real, write_bytes
+from mini_fsod.files import CHECKPOINT_FILE, DETECTOR_FILE, is_file, is_folder, real, write_bytes
 from mini_fsod.labels import LabelMap
 
 About = dict[str, str | int | float | None]
@@ -47,7 +46,7 @@ class Header:
     settings: DetectorSettings
     labels: LabelMap
     about: About
-    left_out: LeftOut | None
+    left_out: LeftOut | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,8 +73,7 @@ def save(path: Path, detector: Detector, labels: LabelMap, about: About) -> None
     `about["weights"]` is what its backbone started from: the name or file given to
     `make_backbone`, None for random weights.
     """
-    header = Header(detector.settings, labels, about, None)
-    _write(path, detector.state_dict(), header)
+    _write(path, detector.state_dict(), Header(detector.settings, labels, about))
 
 
 def load(path: Path, weights: str | Path | None = None) -> Saved:
@@ -113,7 +111,10 @@ def slim(path: Path, out: Path) -> Slimmed:
     saved = load(path)
     detector = saved.detector
     state = detector.state_dict()
-    frozen = _frozen(detector)
+    # without the norms' scales and shifts: computed, so that their last bit may differ between
+    # machines, and few
+    named = detector.backbone.named_parameters(prefix="backbone")
+    frozen = tuple(name for name, parameter in named if not parameter.requires_grad)
     left_out, kept = LeftOut(frozen, hash_tensors(state[name] for name in frozen)), ""
     if frozen:
         try:
@@ -130,26 +131,29 @@ def slim(path: Path, out: Path) -> Slimmed:
                 state[name] = half
             else:
                 float32.append(name)
-    header = Header(
-        detector.settings, saved.labels, saved.about, left_out if left_out.tensors else None
-    )
-    _write(out, state, header)
+    missing = left_out if left_out.tensors else None
+    _write(out, state, Header(detector.settings, saved.labels, saved.about, missing))
     return Slimmed(len(left_out.tensors), kept, tuple(float32))
 
 
-def find(run_or_checkpoint: Path) -> Path:
-    """The checkpoint that a file, a stage's folder or a run (its last trained stage) stands for."""
-    path = run_or_checkpoint
+def find(path: Path, stage: str | None = None) -> Path:
+    """The checkpoint that a file, a stage's folder or a run stands for.
+
+    Of a run: that of the stage; without one that of its last trained stage, which is also the
+    `detector.safetensors` that a copied run may have kept alone.
+    """
     if is_file(path):
         return path
     if not is_folder(path):
         raise UserError(f"{path}: does not exist.", "Give a run's folder or a checkpoint.")
-    for folder in (path, *(path / stage for stage in reversed(TRAINED))):
-        if is_file(folder / CHECKPOINT_FILE):
-            return folder / CHECKPOINT_FILE
+    stages = reversed(TRAINED) if stage is None else [stage]
+    names = [CHECKPOINT_FILE, *(f"{name}/{CHECKPOINT_FILE}" for name in stages)]
+    for name in names if stage else [*names, DETECTOR_FILE]:
+        if is_file(path / name):
+            return path / name
     raise UserError(
-        f"{path}: no {CHECKPOINT_FILE} in it, nor in its {', '.join(TRAINED)}.",
-        "Give the folder of a run with a finished stage, or a checkpoint.",
+        f"{path}: there is no {stage or 'trained'} detector.",
+        f"Give a checkpoint, or the folder of a run that has trained {stage or 'a detector'}.",
     )
 
 
@@ -168,18 +172,8 @@ def hash_tensors(tensors: Iterable[Tensor]) -> str:
 def _write(path: Path, state: Mapping[str, Tensor], header: Header) -> None:
     if header.settings.num_classes != len(header.labels.classes):
         raise ValueError("the detector and the label map have different numbers of classes")
-    said: dict[str, Any] = {
-        "format": FORMAT,
-        "settings": header.settings.to_json(),
-        "labels": {"base": header.labels.base, "novel": header.labels.novel},
-        "about": header.about,
-    }
-    if header.left_out:
-        said["left_out"] = {
-            "tensors": header.left_out.tensors,
-            "sha256": header.left_out.sha256,
-        }
-    metadata = {"mini": json.dumps(said, sort_keys=True, allow_nan=False)}
+    known = {key: value for key, value in asdict(header).items() if value is not None}
+    metadata = {"mini": json.dumps({"format": FORMAT, **known}, sort_keys=True, allow_nan=False)}
     tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
     write_bytes(path, to_bytes(tensors, metadata))
 
@@ -196,8 +190,7 @@ def _read(path: Path, tensors: bool = True) -> tuple[Header, dict[str, Tensor]]:
             return header, {name: file.get_tensor(name) for name in names}
     except SafetensorError as error:
         raise UserError(
-            f"{path}: incomplete, or not a safetensors file ({error}).",
-            COPY_AGAIN,
+            f"{path}: incomplete, or not a safetensors file ({error}).", COPY_AGAIN
         ) from None
     except OSError as error:
         raise UserError(
@@ -212,27 +205,27 @@ def _header(path: Path, metadata: Mapping[str, str]) -> Header:
             "If it holds weights of a backbone, set detector.weights instead.",
         )
     try:
-        said = json.loads(metadata["mini"])
-        if said["format"] > FORMAT:
+        content = json.loads(metadata["mini"])
+        if content["format"] > FORMAT:
             raise UserError(
-                f"written by a newer mini (format {said['format']}; this one reads {FORMAT}).",
+                f"written by a newer mini (format {content['format']}; this one reads {FORMAT}).",
                 "Update mini.",
             )
-        if "settings" not in said:
+        if "settings" not in content:
             raise UserError(
                 "it holds weights of a backbone, not a detector.",
                 "Set it as detector.weights or discriminator.weights, or give a checkpoint.",
             )
-        settings = DetectorSettings.from_json(said["settings"])
-        labels = LabelMap(tuple(said["labels"]["base"]), tuple(said["labels"]["novel"]))
+        settings = DetectorSettings.from_json(content["settings"])
+        labels = LabelMap(tuple(content["labels"]["base"]), tuple(content["labels"]["novel"]))
         names = [name for name in labels.classes if isinstance(name, str)]
         if settings.num_classes != len(names):
             raise UserError(
                 f"{len(names)} class names for {settings.num_classes} classes.", COPY_AGAIN
             )
-        gone = said.get("left_out")
-        left_out = gone and LeftOut(tuple(gone["tensors"]), gone["sha256"])
-        return Header(settings, labels, dict(said["about"]), left_out)
+        frozen = content.get("left_out")
+        left_out = frozen and LeftOut(tuple(frozen["tensors"]), frozen["sha256"])
+        return Header(settings, labels, dict(content["about"]), left_out)
     except UserError as error:
         raise UserError(f"{path}: {error.what}", error.fix) from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -272,14 +265,6 @@ def _fill(path: Path, detector: Detector, state: Mapping[str, Tensor]) -> None:
 # Frozen layers
 
 
-def _frozen(detector: Detector) -> tuple[str, ...]:
-    """Parameters of the frozen stages, without the norms' scales and shifts: those are computed,
-    may differ in the last bit between machines, and are few.
-    """
-    named = detector.backbone.named_parameters(prefix="backbone")
-    return tuple(name for name, p in named if not p.requires_grad)
-
-
 def _rebuild_frozen(
     path: Path,
     settings: DetectorSettings,
@@ -292,7 +277,8 @@ def _rebuild_frozen(
             f"{path}: it does not name the weights that its frozen layers come from.",
             "Give the weights that the backbone started from.",
         )
-    source = _beside(path, weights)
+    neighbour = path.parent / Path(weights).name
+    source = neighbour if not is_file(Path(weights)) and is_file(neighbour) else weights
     fix = f"Put {Path(weights).name}, from which it was trained, beside the checkpoint."
     try:
         detector = _build(path, settings, source)
@@ -310,13 +296,6 @@ def _rebuild_frozen(
         ) from None
     if found != left_out.sha256:
         raise UserError(
-            f"{path}: {source} holds other weights than those its frozen layers come from.",
-            fix,
+            f"{path}: {source} holds other weights than those its frozen layers come from.", fix
         )
     return detector
-
-
-def _beside(path: Path, weights: str | Path) -> str | Path:
-    """The weights, or the file of that name beside the checkpoint if they are a missing file."""
-    neighbour = path.parent / Path(weights).name
-    return neighbour if not is_file(Path(weights)) and is_file(neighbour) else weights

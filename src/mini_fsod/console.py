@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -60,27 +60,13 @@ def show_problems(
     for problem in problems:
         kinds.setdefault((problem.kind, problem.fix), []).append(problem)
     for (kind, fix), group in kinds.items():
-        err.print(
-            f"\n[bold red]{kind}[/] [bold]{len(group):,}[/]  [dim]fix:[/] {plain(fix)}",
-            soft_wrap=True,
-        )
+        title = f"\n[bold red]{kind}[/] [bold]{len(group):,}[/]  [dim]fix:[/] {plain(fix)}"
+        err.print(title, soft_wrap=True)
         for problem in group[:most]:
             err.print(f"  {plain(problem)}", soft_wrap=True)
         if len(group) > most:
             more = f"... and {len(group) - most:,} more of this kind{hint}"
             err.print(f"  [dim]{more}[/]", soft_wrap=True)
-
-
-class _FullWidth:
-    """A table at its full width: names are neither wrapped nor cut, not even in a pipe."""
-
-    def __init__(self, table: Table) -> None:
-        self.table = table
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        room = options.update(width=100_000)
-        width = Measurement.get(console, room, self.table).maximum
-        yield from console.render(self.table, options.update(width=width))
 
 
 def columns(*names: str) -> Table:
@@ -92,8 +78,9 @@ def columns(*names: str) -> Table:
 
 
 def table(content: Table) -> None:
-    """Show a table of results."""
-    out.print(_FullWidth(content), soft_wrap=True)
+    """Show a table at its full width: names are neither wrapped nor cut, not even in a pipe."""
+    content.width = Measurement.get(out, out.options.update(width=100_000), content).maximum
+    out.print(content, soft_wrap=True)
 
 
 def count(n: int, word: str) -> str:
@@ -110,12 +97,8 @@ def progress(title: str, total: int = 0) -> Iterator[Callable[..., None]]:
     if not err.is_terminal:
         yield _progress_lines(title, total)
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
+    text = TextColumn("{task.description}")
+    columns = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True) as bar:
         task = bar.add_task(title, total=total)
         yield lambda done, total=total: bar.update(task, completed=done, total=total)

@@ -11,6 +11,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 CONFIG_FILE = "config.yaml"  # in the folder of a run
 CHECKPOINT_FILE = "checkpoint.safetensors"  # in the folder of a stage
+DETECTOR_FILE = "detector.safetensors"  # in the folder of a run: that of its last trained stage
 FREE_SPACE = "Free some space and repeat the command: it resumes where it stopped."
 
 _locked: set[Path] = set()  # by this process
@@ -89,8 +91,9 @@ def write_bytes(path: Path, content: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as target:
             target.write(content)
-        # mkstemp makes private files; results get the usual permissions
-        Path(part).chmod(0o666 & ~_umask())
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(part).chmod(0o666 & ~mask)  # mkstemp makes private files
         Path(part).replace(path)
     except OSError as error:
         raise unwritten(path, error) from None
@@ -120,24 +123,16 @@ def write_json(path: Path, value: Any) -> None:
 
 def dumps(value: Any) -> str:
     """Compact JSON that reads and diffs well: one line per key, and per record of a list."""
+    text = partial(json.dumps, ensure_ascii=False, allow_nan=False)
     if not isinstance(value, dict):
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+        return text(value)
     lines = []
     for key, part in value.items():
+        content = text(part)
         if isinstance(part, list) and part and isinstance(part[0], dict):
-            records = ",\n  ".join(json.dumps(r, ensure_ascii=False, allow_nan=False) for r in part)
-            lines.append(f"{json.dumps(key)}: [\n  {records}\n ]")
-        else:
-            lines.append(
-                f"{json.dumps(key)}: {json.dumps(part, ensure_ascii=False, allow_nan=False)}"
-            )
+            content = "[\n  " + ",\n  ".join(map(text, part)) + "\n ]"
+        lines.append(f"{json.dumps(key)}: {content}")
     return "{\n " + ",\n ".join(lines) + "\n}"
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def digest(path: Path) -> str:

@@ -34,6 +34,9 @@ VOC_NOVEL = {
 }
 
 
+NAME_THEM = "Name the novel classes: --novel, or data.novel in a configuration."
+
+
 @dataclass(frozen=True, slots=True)
 class LabelMap:
     """Base classes, then novel ones, in the order of the detector's outputs."""
@@ -66,13 +69,12 @@ def split_by_name(name: str, classes: Sequence[str]) -> LabelMap:
     if unknown:
         raise UserError(
             f'The data has classes that are not in split "{name}": {", ".join(unknown[:10])}.',
-            "Name the novel classes instead: --novel, or data.novel in a configuration.",
+            NAME_THEM,
         )
     if not set(labels.novel) & set(classes):
         raise UserError(
             f'The data has none of the novel classes of "{name}": {", ".join(labels.novel)}.',
-            "Use another split, or name the novel classes: --novel, or data.novel in a "
-            "configuration.",
+            f"Use another split. {NAME_THEM}",
         )
     return labels
 
@@ -88,7 +90,7 @@ def split_by_novel(novel: Sequence[str], classes: Sequence[str]) -> LabelMap:
     return LabelMap(tuple(c for c in classes if c not in novel), tuple(novel))
 
 
-def one_of(split: str | None, novel: str | None) -> None:
+def refuse_split_with_novel(split: str | None, novel: str | None) -> None:
     """UserError if both options are given."""
     if split and novel is not None:
         raise UserError("--split and --novel cannot be combined.", "Give one of them.")
@@ -96,7 +98,7 @@ def one_of(split: str | None, novel: str | None) -> None:
 
 def novel_names(split: str | None, novel: str | None) -> list[str]:
     """The names in `--novel a,b,c`; UserError if there are none, or one is given twice."""
-    one_of(split, novel)
+    refuse_split_with_novel(split, novel)
     names = [n.strip() for n in (novel or "").split(",") if n.strip()]
     if novel is not None and not names:
         raise UserError("--novel is empty.", "For example: --novel bird,bus")

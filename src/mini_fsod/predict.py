@@ -26,7 +26,7 @@ from mini_fsod.labels import LabelMap
 from mini_fsod.loader.cache import Pictures
 from mini_fsod.loader.decode import Bytes, cores, decode
 from mini_fsod.loader.resident import Annotations, Resident
-from mini_fsod.loader.schedule import Plan, each_once
+from mini_fsod.loader.schedule import each_once
 
 CHUNK = 64  # images decoded at a time; 200 MiB at 800 x 1333, and as much again decoded ahead
 BATCH = 8  # images per batch on a GPU
@@ -72,9 +72,7 @@ class Prediction:
 
 
 def pictures_of(
-    paths: Iterable[Path],
-    without: Path | None = None,
-    skip: Callable[[str], None] = lambda _: None,
+    paths: Iterable[Path], without: Path | None = None, skip: Callable[[str], None] = lambda _: None
 ) -> tuple[list[Picture], list[Unreadable]]:
     """The images in files and folders, each once, and the folders that cannot be searched.
 
@@ -177,7 +175,11 @@ def _detect(
         sizes=np.array([image.size for image in images], dtype=np.int64),
     )
     source = Resident(pictures, Annotations.of(NO_BOXES, len(images)), device)
-    plans = _plans(detector, pictures.sizes, device)
+    test, number = detector.settings.test, len(images)
+    if device.type == "cpu":  # each image alone needs no padding
+        plans = each_once(pictures.sizes, 1, test.min_size, test.max_size, most_canvases=number)
+    else:
+        plans = each_once(pictures.sizes, min(BATCH, number), test.min_size, test.max_size)
     found = detect_all(detector, source.batches, plans, device, bf16=device.type == "cuda")
     order = np.lexsort((-found.score, found.image))
     cuts = np.searchsorted(found.image[order], np.arange(1, len(images)))
@@ -192,11 +194,3 @@ def _detect(
         )
         for image, rows in zip(images, np.split(order, cuts), strict=True)
     ]
-
-
-def _plans(detector: Detector, sizes: Ints, device: torch.device) -> list[Plan]:
-    """Batches for images of sizes (I, 2). On a CPU each image alone, which needs no padding."""
-    test = detector.settings.test
-    if device.type == "cpu":
-        return each_once(sizes, 1, test.min_size, test.max_size, most_canvases=len(sizes))
-    return each_once(sizes, min(BATCH, len(sizes)), test.min_size, test.max_size)

@@ -12,15 +12,11 @@ from torch import Tensor, nn
 from torchvision.models import detection
 from torchvision.models.detection import FasterRCNN
 
-from mini_fsod.detector import (
-    Detector,
-    DetectorSettings,
-    Samples,
-    Targets,
-    from_torchvision,
-    pad_targets,
-)
+from mini_fsod.detector.batch import Samples, Targets, pad_targets
+from mini_fsod.detector.convert import from_torchvision
+from mini_fsod.detector.model import Detector
 from mini_fsod.detector.preprocess import batch_images
+from mini_fsod.detector.settings import DetectorSettings
 from mini_fsod.errors import UserError
 
 Make = Callable[..., FasterRCNN]
@@ -80,9 +76,9 @@ def test_from_torchvision_copies_thresholds_sizes_and_normalisation(
     detector = from_torchvision(model)
     assert_same(detector.predict(images), wanted)
 
-    again = Detector(DetectorSettings.from_json(detector.settings.to_json()))
-    again.load_state_dict(detector.state_dict())
-    assert_same(again.predict(images), wanted)
+    rebuilt = Detector(DetectorSettings.from_json(detector.settings.to_json()))
+    rebuilt.load_state_dict(detector.state_dict())
+    assert_same(rebuilt.predict(images), wanted)
 
 
 @pytest.mark.slow
@@ -95,10 +91,8 @@ def test_detect_flags_inexact_results_and_predict_repeats_them(
 ) -> None:
     model = torchvision_model()
     detector = from_torchvision(model)
-    own = detector.settings
-    detector.settings = replace(
-        own, nms_rounds=rounds, test=replace(own.test, candidates=candidates)
-    )
+    test = replace(detector.settings.test, candidates=candidates)
+    detector.settings = replace(detector.settings, nms_rounds=rounds, test=test)
     images = pictures()
     batch, sizes = batch_images(images, 96, 160, 32)
     assert not detector.detect(batch, sizes).exact.any()
@@ -239,7 +233,7 @@ def test_losses_ignore_padding(torchvision_model: Make) -> None:
     labels = [torch.tensor([0, 2, 4]), torch.zeros(0, dtype=torch.int64)]
     few = pad_targets(truth, labels)
     many = pad_targets(truth, labels, width=9)
-    rubbish = Targets(
+    garbage = Targets(
         torch.where(many.valid[..., None], many.boxes, torch.tensor([0.0, 0.0, 90.0, 90.0])),
         torch.where(many.valid, many.labels, 3),
         many.valid,
@@ -249,7 +243,7 @@ def test_losses_ignore_padding(torchvision_model: Make) -> None:
         dirty[i, :, h:] = 0.7
         dirty[i, :, :, w:] = 0.7
     wanted = detector.losses(batch, sizes, few, draw=1, roi_samples=_all_rois(few, 150, 0))
-    found = detector.losses(dirty, sizes, rubbish, draw=1, roi_samples=_all_rois(few, 150, 0))
+    found = detector.losses(dirty, sizes, garbage, draw=1, roi_samples=_all_rois(few, 150, 0))
     for name in wanted:
         torch.testing.assert_close(found[name], wanted[name])
 

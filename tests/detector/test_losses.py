@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mini_fsod.detector.batch import Regions, RoIOutputs, Samples, Targets
 from mini_fsod.detector.losses import iou_loss, roi_losses, rpn_losses
-from mini_fsod.detector.matching import Matches
+from mini_fsod.detector.matching import Matches, sampled_regions
 
 ONE = (1.0, 1.0, 1.0, 1.0)
 BOX = [0.0, 0.0, 10.0, 10.0]
@@ -34,7 +34,8 @@ def rpn_case(valid: list[list[bool]], **weights: Tensor) -> tuple[Tensor, Tensor
     positive = torch.tensor([[True, False, False], [False] * 3])
     matches = Matches(torch.zeros(2, 3).long(), positive.float(), positive, ~positive)
     samples = Samples(torch.tensor([[0, 1, 2], [1, 2, 0]]), torch.tensor(valid))
-    losses = rpn_losses(logits, deltas, anchors, targets(**weights), matches, samples, ONE, 1 / 9)
+    sampled = sampled_regions(anchors, matches, samples)
+    losses = rpn_losses(logits, deltas, samples.rows, sampled, targets(**weights), 1 / 9)
     return *losses, logits, deltas
 
 

@@ -104,8 +104,8 @@ def test_match_makes_ignored_regions_neither_positive_nor_negative() -> None:
 
 def test_match_skips_invalid_candidates() -> None:
     candidates = torch.tensor([[[0.0, 0.0, 10.0, 10.0], [0.0, 0.0, 0.0, 0.0]]])
-    there = torch.tensor([[False, False]])
-    found = match(candidates, there, one_image([[0.0, 0.0, 10.0, 10.0]]), 0.5, 0.5, forced=False)
+    valid = torch.tensor([[False, False]])
+    found = match(candidates, valid, one_image([[0.0, 0.0, 10.0, 10.0]]), 0.5, 0.5, forced=False)
     assert not (found.positive | found.negative).any()
 
 

@@ -8,7 +8,8 @@ import torch
 from helpers import tiny
 from mini_fsod.data.read import read
 from mini_fsod.data.subsets import arranged
-from mini_fsod.detector import RoISettings, RPNSettings, build
+from mini_fsod.detector.model import build
+from mini_fsod.detector.settings import RoISettings, RPNSettings
 from mini_fsod.eval.inference import detect_all
 from mini_fsod.eval.score import score
 from mini_fsod.labels import LabelMap

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from detector.test_model import Waits
 from mini_fsod.config.schema import Mine, Online
-from mini_fsod.detector import Detector, RoISettings, RPNSettings, Targets, build
+from mini_fsod.detector.batch import Targets
+from mini_fsod.detector.model import Detector, build
 from mini_fsod.detector.nms import by_matrix
+from mini_fsod.detector.settings import RoISettings, RPNSettings
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.resident import ScoredBoxes
 from mini_fsod.online.teacher import TeacherInputs, loss_on_mined, losses_with_teacher

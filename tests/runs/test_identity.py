@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from mini_fsod.config.schema import STAGES, Config
-from mini_fsod.errors import UserError
 from mini_fsod.runs.identity import (
     file_content,
-    given_checkpoint,
     needs,
     stage_key,
     stages_of,
@@ -159,13 +157,3 @@ def test_file_content_reads_the_file_and_keeps_names(tmp_path: Path) -> None:
     assert file_content(file) != one
     assert file_content("resnet50:IMAGENET1K_V1") == "resnet50:IMAGENET1K_V1"
     assert file_content(None) is None
-
-
-def test_given_checkpoint_takes_a_file_a_run_or_a_stage(tmp_path: Path) -> None:
-    file = tmp_path / "run" / "base" / "checkpoint.safetensors"
-    file.parent.mkdir(parents=True)
-    file.touch()
-    for given in (file, file.parent, tmp_path / "run"):
-        assert given_checkpoint(given, "base") == file
-    with pytest.raises(UserError, match="there is no transfer detector"):
-        given_checkpoint(tmp_path / "run", "transfer")

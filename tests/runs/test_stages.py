@@ -386,7 +386,7 @@ def test_run_refuses_a_base_detector_that_does_not_fit(
 
     refused("classes are not the base classes", base__checkpoint=finished, data__novel="red")
     refused("fpn_channels", base__checkpoint=finished, detector__fpn_channels=32)
-    refused("there is no base detector", base__checkpoint=tmp_path / "nowhere")
+    refused("nowhere: does not exist", base__checkpoint=tmp_path / "nowhere")
     torn = tmp_path / "torn.safetensors"
     torn.write_bytes(weights(finished, "base")[:1000])
     refused("torn", base__checkpoint=torn)

@@ -17,7 +17,7 @@ from helpers.run_data import run_data
 from helpers.training import CPU, train_small
 from mini_fsod.config.schema import TimedTraining
 from mini_fsod.data.subsets import arranged
-from mini_fsod.detector import build
+from mini_fsod.detector.model import build
 from mini_fsod.detector.settings import RoISettings, RPNSettings
 from mini_fsod.errors import UserError
 from mini_fsod.loader.schedule import Schedule

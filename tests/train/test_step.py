@@ -9,8 +9,7 @@ import torch
 from helpers import tiny
 from mini_fsod.data.read import read
 from mini_fsod.data.subsets import arranged
-from mini_fsod.detector import build
-from mini_fsod.detector.model import Detector
+from mini_fsod.detector.model import Detector, build
 from mini_fsod.detector.settings import RoISettings, RPNSettings
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.cache import cached_pictures

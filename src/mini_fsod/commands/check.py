@@ -16,7 +16,7 @@ from mini_fsod.commands.options import AsJson, Data, Novel, Split, Subset, app, 
 from mini_fsod.data.layout import data_folder, name_of
 from mini_fsod.errors import Problem, UserError
 from mini_fsod.files import is_file, real, write_image
-from mini_fsod.labels import LabelMap, one_of
+from mini_fsod.labels import LabelMap, refuse_split_with_novel
 
 if TYPE_CHECKING:
     from mini_fsod.data.dataset import Dataset
@@ -63,7 +63,7 @@ def check_command(
     from mini_fsod.data.summary import base_problems, novel_notes, split_classes, summarize
 
     name = name_of(data)
-    one_of(split, novel)
+    refuse_split_with_novel(split, novel)
     dataset, problems = read_with_problems(data, subset, root)
     # an image set chosen by --subset is checked as the one to train on
     training_name, training = default_training_set(dataset) if subset is None else ("", dataset)

@@ -64,11 +64,9 @@ class ResNet(nn.Module):
                 setattr(self, name, nn.Sequential(*map(FoldedBlock, getattr(net, name))))
         last = [layer[-1] for layer in (self.layer1, self.layer2, self.layer3, self.layer4)]
         self.channels = [getattr(block, "conv3", block.conv2).weight.shape[0] for block in last]
-        for stage in [(self.conv1, self.bn1), *[(getattr(self, s),) for s in STAGES[1:]]][
-            :frozen_stages
-        ]:
-            for part in stage:
-                part.requires_grad_(False)
+        stem = nn.ModuleList([self.conv1, self.bn1])
+        for stage in [stem, *(getattr(self, s) for s in STAGES[1:])][:frozen_stages]:
+            stage.requires_grad_(False)
 
     def forward(self, x: Tensor) -> list[Tensor]:
         x = self.conv1(x, relu=True) if self.folded else F.relu(self.bn1(self.conv1(x)))

@@ -83,7 +83,7 @@ class Samples(NamedTuple):
 
 
 class Regions(NamedTuple):
-    """The sampled RoIs and what they were matched to."""
+    """The sampled RoIs or anchors and what they were matched to."""
 
     rois: Tensor  # (B, S, 4)
     box: Tensor  # (B, S) int64: row of the ground-truth box of highest IoU

@@ -12,8 +12,10 @@ LARGEST_LOG_RATIO = math.log(1000.0 / 16)
 
 Weights = tuple[float, float, float, float]
 
+UNIT = (1.0, 1.0, 1.0, 1.0)  # the RPN's
 
-def encode_boxes(boxes: Tensor, references: Tensor, weights: Weights) -> Tensor:
+
+def encode_boxes(boxes: Tensor, references: Tensor, weights: Weights = UNIT) -> Tensor:
     """Deltas (..., 4) that move the references onto the boxes (Faster R-CNN, Eq. 2).
 
     A reference or box without area gives inf or nan: mask such pairs afterwards.
@@ -21,18 +23,11 @@ def encode_boxes(boxes: Tensor, references: Tensor, weights: Weights) -> Tensor:
     cx, cy, w, h = _centres(references)
     tx, ty, tw, th = _centres(boxes)
     wx, wy, ww, wh = weights
-    return torch.stack(
-        (
-            wx * (tx - cx) / w,
-            wy * (ty - cy) / h,
-            ww * torch.log(tw / w),
-            wh * torch.log(th / h),
-        ),
-        dim=-1,
-    )
+    dx, dy = wx * (tx - cx) / w, wy * (ty - cy) / h
+    return torch.stack((dx, dy, ww * torch.log(tw / w), wh * torch.log(th / h)), dim=-1)
 
 
-def decode_boxes(deltas: Tensor, references: Tensor, weights: Weights) -> Tensor:
+def decode_boxes(deltas: Tensor, references: Tensor, weights: Weights = UNIT) -> Tensor:
     """The references moved by the deltas (..., 4); the inverse of `encode_boxes`."""
     cx, cy, w, h = _centres(references)
     dx, dy, dw, dh = deltas.unbind(-1)

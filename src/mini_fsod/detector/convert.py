@@ -7,13 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torchvision.models.detection import FasterRCNN
+from torchvision.models.detection import FasterRCNN, faster_rcnn
 from torchvision.models.detection.backbone_utils import BackboneWithFPN
-from torchvision.models.detection.faster_rcnn import (
-    FastRCNNConvFCHead,
-    FastRCNNPredictor,
-    TwoMLPHead,
-)
 from torchvision.models.detection.rpn import RPNHead
 from torchvision.models.resnet import BasicBlock, Bottleneck
 from torchvision.ops import FrozenBatchNorm2d
@@ -103,9 +98,8 @@ def _check(model: Any) -> None:
 
     need(isinstance(rpn.head, RPNHead), "torchvision's own RPNHead")
     sizes, ratios = rpn.anchor_generator.sizes, rpn.anchor_generator.aspect_ratios
-    need(
-        len(sizes) == 5 and len({len(s) for s in sizes}) == 1, "as many anchors on all five levels"
-    )
+    as_many = len(sizes) == 5 and len({len(s) for s in sizes}) == 1
+    need(as_many, "as many anchors on all five levels")
     need(len({tuple(r) for r in ratios}) == 1, "anchors of the same ratios on all levels")
 
     pooler = roi.box_roi_pool
@@ -115,12 +109,16 @@ def _check(model: Any) -> None:
     canonical = (pooler.canonical_scale, pooler.canonical_level)
     need(canonical == (CANONICAL_SIZE, CANONICAL_LEVEL), "RoIAlign's default choice of levels")
 
-    known = isinstance(roi.box_head, TwoMLPHead | FastRCNNConvFCHead) and _linears(roi.box_head)
-    need(bool(known), "a TwoMLPHead or FastRCNNConvFCHead")
+    heads = faster_rcnn.TwoMLPHead, faster_rcnn.FastRCNNConvFCHead
+    need(isinstance(roi.box_head, heads), "a TwoMLPHead or FastRCNNConvFCHead")
+    need(bool(_linears(roi.box_head)), "fully connected layers in the box head")
     square = (backbone.out_channels,) * 2
     convs = _conv_blocks(roi.box_head)
     need(all(b[0].weight.shape[:2] == square for b in convs), "head convolutions of equal width")
-    need(isinstance(roi.box_predictor, FastRCNNPredictor), "torchvision's FastRCNNPredictor")
+    need(
+        isinstance(roi.box_predictor, faster_rcnn.FastRCNNPredictor),
+        "torchvision's FastRCNNPredictor",
+    )
     need(not (roi.has_mask() or roi.has_keypoint()), "a model without masks and keypoints")
     need(model.transform.fixed_size is None, "images that are not resized to one fixed size")
     need(model.transform.size_divisible % STRIDES[-1] == 0, "a canvas of multiples of 32")
@@ -136,8 +134,7 @@ def _settings(model: Any) -> DetectorSettings:
     frozen = 0
     while frozen < len(stages) and not any(p.requires_grad for p in stages[frozen].parameters()):
         frozen += 1
-    name = _resnet_name(body)
-    assert name is not None
+    name = _resnet_name(body) or ""
     in_1x1 = name not in ("resnet18", "resnet34") and body.layer2[0].conv1.stride == (2, 2)
     mean, std = tuple(transform.image_mean), tuple(transform.image_std)
     linears = _linears(roi.box_head)

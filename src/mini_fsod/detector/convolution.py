@@ -55,13 +55,8 @@ class FoldedConv(nn.Module):
         self.stride, self.padding, self.groups = conv.stride, conv.padding, conv.groups
 
     def forward(self, x: Tensor, residual: Tensor | None = None, relu: bool = False) -> Tensor:
-        x = F.conv2d(
-            x,
-            self.weight * self.scale,
-            stride=self.stride,
-            padding=self.padding,
-            groups=self.groups,
-        )
+        weight = self.weight * self.scale
+        x = F.conv2d(x, weight, None, self.stride, self.padding, groups=self.groups)
         if x.is_cuda:
             from mini_fsod.kernels.epilogue import shift_add_relu  # Triton comes with CUDA only
 

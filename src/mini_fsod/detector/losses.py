@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, distributed
 
-from mini_fsod.detector.batch import Regions, RoIOutputs, Samples, Targets
+from mini_fsod.detector.batch import Regions, RoIOutputs, Targets
 from mini_fsod.detector.boxes import (
+    UNIT,
     Weights,
     clip,
     decode_boxes,
@@ -21,37 +22,19 @@ from mini_fsod.detector.boxes import (
     gather_rows,
     paired_iou,
 )
-from mini_fsod.detector.matching import Matches
 
 
 def rpn_losses(
-    logits: Tensor,
-    deltas: Tensor,
-    anchors: Tensor,
-    targets: Targets,
-    matches: Matches,
-    samples: Samples,
-    weights: Weights,
-    beta: float,
+    logits: Tensor, deltas: Tensor, rows: Tensor, anchors: Regions, targets: Targets, beta: float
 ) -> tuple[Tensor, Tensor]:
     """Objectness (binary cross-entropy) and box loss (smooth-L1, positives only).
 
-    logits (B, A), deltas (B, A, 4), anchors (A, 4); `matches` and `samples` are of the same A
-    anchors.
+    logits (B, A), deltas (B, A, 4); rows (B, S) are the sampled anchors, `anchors` what they are
+    matched to.
     """
-    positive = matches.positive.gather(1, samples.rows) & samples.valid
-    box = matches.box.gather(1, samples.rows)
-    factor, box_factor = _sample_weights(targets, box, positive)
-    count = _count(samples.valid)
-
-    logits = logits.gather(1, samples.rows)
-    label = positive.to(logits.dtype)
-    entropy = F.binary_cross_entropy_with_logits(logits, label, reduction="none")
-    objectness = (entropy * factor * samples.valid).sum() / count
-
-    target = encode_boxes(gather_rows(targets.boxes, box), anchors[samples.rows], weights)
-    error = _box_error(gather_rows(deltas, samples.rows), target, positive, beta)
-    return objectness, (error * box_factor).sum() / count
+    label = anchors.positive.to(logits.dtype)
+    entropy = F.binary_cross_entropy_with_logits(logits.gather(1, rows), label, reduction="none")
+    return _class_and_box_loss(entropy, gather_rows(deltas, rows), anchors, targets, UNIT, beta)
 
 
 def roi_losses(
@@ -61,18 +44,30 @@ def roi_losses(
 
     outputs (B, S, ...) and regions (B, S, ...) are of the same RoIs.
     """
-    _, box, _, positive, valid = regions
-    label = targets.labels.gather(1, box)
+    label = targets.labels.gather(1, regions.box)
+    row = torch.where(regions.positive, label + 1, 0)  # row 0 of the classifier: background
+    entropy = F.cross_entropy(outputs.logits.flatten(0, 1), row.flatten(), reduction="none")
+    deltas = class_deltas(outputs.deltas, label)
+    return _class_and_box_loss(entropy.view_as(row), deltas, regions, targets, weights, beta)
+
+
+def _class_and_box_loss(
+    entropy: Tensor,
+    deltas: Tensor,
+    regions: Regions,
+    targets: Targets,
+    weights: Weights,
+    beta: float,
+) -> tuple[Tensor, Tensor]:
+    """The entropies (B, S) of all samples and the errors of the positives' deltas (B, S, 4)."""
+    rois, box, _, positive, valid = regions
     factor, box_factor = _sample_weights(targets, box, positive)
     count = _count(valid)
-
-    row = torch.where(positive, label + 1, 0)  # row 0 of the classifier is the background
-    entropy = F.cross_entropy(outputs.logits.flatten(0, 1), row.flatten(), reduction="none")
-    classifier = (entropy.view_as(factor) * factor * valid).sum() / count
-
-    target = encode_boxes(gather_rows(targets.boxes, box), regions.rois, weights)
-    error = _box_error(class_deltas(outputs.deltas, label), target, positive, beta)
-    return classifier, (error * box_factor).sum() / count
+    mask = positive[..., None]
+    target = encode_boxes(gather_rows(targets.boxes, box), rois, weights)
+    target = torch.where(mask, target, 0.0)  # may be nan where not positive
+    error = (F.smooth_l1_loss(deltas, target, beta=beta, reduction="none") * mask).sum(-1)
+    return (entropy * factor * valid).sum() / count, (error * box_factor).sum() / count
 
 
 def iou_loss(
@@ -109,13 +104,6 @@ def _count(used: Tensor) -> Tensor:
         return number.clamp(min=1)
     distributed.all_reduce(number)
     return number.clamp(min=1) / distributed.get_world_size()
-
-
-def _box_error(deltas: Tensor, target: Tensor, positive: Tensor, beta: float) -> Tensor:
-    """Smooth-L1 (B, S), zero where not positive: `target` may be nan there."""
-    mask = positive[..., None]
-    target = torch.where(mask, target, 0.0)
-    return (F.smooth_l1_loss(deltas, target, beta=beta, reduction="none") * mask).sum(-1)
 
 
 def _sample_weights(targets: Targets, box: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mini_fsod.detector.batch import Samples, Targets
-from mini_fsod.detector.boxes import area, pairwise_iou
+from mini_fsod.detector.batch import Regions, Samples, Targets
+from mini_fsod.detector.boxes import area, gather_rows, pairwise_iou
 
 
 class Matches(NamedTuple):
@@ -80,6 +80,18 @@ def draw_samples(matches: Matches, number: int, positive_share: float, keys: Ten
     index = torch.where(slot < n_positive, padded, negative)
     valid = slot < n_positive + n_negative
     return Samples(torch.where(valid, index, 0), valid)
+
+
+def sampled_regions(candidates: Tensor, matches: Matches, samples: Samples) -> Regions:
+    """The samples among candidates (N, 4) or (B, N, 4), and what they are matched to."""
+    rows, valid = samples
+    return Regions(
+        candidates[rows] if candidates.dim() == 2 else gather_rows(candidates, rows),
+        matches.box.gather(1, rows),
+        matches.iou.gather(1, rows),
+        matches.positive.gather(1, rows) & valid,
+        valid,
+    )
 
 
 def random_keys(draw: Tensor, stream: int, images: int, n: int) -> Tensor:

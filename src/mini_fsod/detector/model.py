@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,25 +34,16 @@ from mini_fsod.detector.batch import (
     ScoredProposals,
     Targets,
 )
-from mini_fsod.detector.boxes import clip, decode_boxes, gather_rows
+from mini_fsod.detector.boxes import clip, decode_boxes
 from mini_fsod.detector.fpn import FeaturePyramid
 from mini_fsod.detector.losses import iou_loss, roi_losses, rpn_losses
-from mini_fsod.detector.matching import Matches, draw_samples, match, random_keys
+from mini_fsod.detector.matching import Matches, draw_samples, match, random_keys, sampled_regions
 from mini_fsod.detector.postprocess import select
 from mini_fsod.detector.preprocess import batch_images, normalise
 from mini_fsod.detector.roi import BoxHead, IoUBranch, Predictor
 from mini_fsod.detector.roi_align import pool_rois
-from mini_fsod.detector.rpn import BOX_WEIGHTS, RPNHead, propose
-from mini_fsod.detector.settings import (
-    BackboneSettings,
-    Classifier,
-    DetectorSettings,
-    Norm,
-    Normalisation,
-    RoISettings,
-    RPNSettings,
-    TestSettings,
-)
+from mini_fsod.detector.rpn import RPNHead, propose
+from mini_fsod.detector.settings import BackboneSettings, DetectorSettings, Norm, Normalisation
 from mini_fsod.errors import UserError
 
 
@@ -64,33 +56,18 @@ def build(
     stride_in_1x1: bool = False,
     frozen_stages: int | None = None,
     normalisation: Normalisation | None = None,
-    channels: int = 256,
-    classifier: Classifier = "linear",
-    iou_branch: bool = False,
-    rpn: RPNSettings | None = None,
-    roi: RoISettings | None = None,
-    test: TestSettings | None = None,
+    **others: Any,
 ) -> Detector:
     """A new detector with random heads; see `make_backbone` for its backbone and `weights`.
 
     By default `frozen_stages` is 2 (stem and res2) with weights and 0 without, and `normalisation`
-    that of torchvision's or timm's weights.
+    that of torchvision's or timm's weights. `others` are fields of `DetectorSettings`.
     """
     normalisation = normalisation or default_normalisation(backbone)
     if frozen_stages is None:
         frozen_stages = 0 if weights is None else 2
     body = BackboneSettings(backbone, norm, stride_in_1x1, frozen_stages, normalisation)
-    settings = DetectorSettings(
-        num_classes,
-        body,
-        channels=channels,
-        classifier=classifier,
-        iou_branch=iou_branch,
-        rpn=rpn or RPNSettings(),
-        roi=roi or RoISettings(),
-        test=test or TestSettings(),
-    )
-    return Detector(settings, weights)
+    return Detector(DetectorSettings(num_classes, body, **others), weights)
 
 
 class Detector(nn.Module):
@@ -106,9 +83,9 @@ class Detector(nn.Module):
         self.settings = settings
         self.backbone = make_backbone(settings.backbone, weights)
         self.fpn = FeaturePyramid(self.backbone.channels, settings.channels)
-        how = settings.backbone.normalisation
-        self.register_buffer("mean", torch.tensor(how.mean).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(how.std).view(1, 3, 1, 1), persistent=False)
+        for name in ("mean", "std"):
+            value = torch.tensor(getattr(settings.backbone.normalisation, name)).view(1, 3, 1, 1)
+            self.register_buffer(name, value, persistent=False)
         roi = settings.roi
         per_cell = len(settings.rpn.ratios) * len(settings.rpn.anchor_sizes[0])
         self.rpn_head = RPNHead(settings.channels, per_cell, settings.rpn.convs)
@@ -122,8 +99,8 @@ class Detector(nn.Module):
 
     def features(self, images: Tensor, sizes: Tensor) -> list[Tensor]:
         """P2 to P6 of a batch."""
-        how = self.settings.backbone.normalisation
-        pixels = normalise(images, sizes, self.mean, self.std, how)
+        normalisation = self.settings.backbone.normalisation
+        pixels = normalise(images, sizes, self.mean, self.std, normalisation)
         levels: list[Tensor] = self.fpn(self.backbone(pixels))
         return levels
 
@@ -143,26 +120,13 @@ class Detector(nn.Module):
         anchors: Tensor,
         counts: Sequence[int],
         sizes: Tensor,
-        extra: PaddedBoxes | None = None,
         *,
         training: bool,
         exact: bool = False,
     ) -> Proposals:
-        """Proposals (`rpn.propose`), then the extra boxes, clipped to their image."""
-        rpn = self.settings.rpn
-        found = propose(
-            logits,
-            deltas,
-            anchors,
-            counts,
-            sizes,
-            before_nms=rpn.before_nms_train if training else rpn.before_nms_test,
-            after_nms=rpn.after_nms_train if training else rpn.after_nms_test,
-            nms_iou=rpn.nms,
-            score_cut=rpn.score_cut,
-            rounds=None if exact else self.settings.nms_rounds,
-        )
-        return found if extra is None else _append(found, extra, sizes)
+        """Proposals of the RPN's outputs, see `rpn.propose`."""
+        rpn, rounds = self.settings.rpn, None if exact else self.settings.nms_rounds
+        return propose(logits, deltas, anchors, counts, sizes, rpn, training, rounds)
 
     def pool(self, levels: Sequence[Tensor], boxes: Tensor) -> Tensor:
         """RoI features (B * R, channels, size, size) of boxes (B, R, 4) on P2 to P5."""
@@ -170,10 +134,10 @@ class Detector(nn.Module):
         return pool_rois(levels[:-1], boxes, roi.size, roi.sampling_ratio).flatten(0, 1)
 
     def roi_outputs(self, pooled: Tensor, images: int) -> RoIOutputs:
-        """Outputs (B, R, ...) of the heads for RoI features (B * R, ...)."""
+        """Outputs (B, R, ...) of the heads for RoI features (B * R, ...). R = 0 is fine."""
+        shape = (images, len(pooled) // images)
         logits, deltas = self.predictor(self.box_head(pooled))
-        iou = None if self.iou_branch is None else self.iou_branch(pooled).view(images, -1)
-        shape = (images, -1)
+        iou = None if self.iou_branch is None else self.iou_branch(pooled).view(shape)
         return RoIOutputs(logits.unflatten(0, shape), deltas.unflatten(0, shape), iou)
 
     # Training
@@ -184,7 +148,6 @@ class Detector(nn.Module):
         sizes: Tensor,
         targets: Targets,
         draw: Tensor | int = 0,
-        extra: PaddedBoxes | None = None,
         rpn_samples: Samples | None = None,
         roi_samples: Samples | None = None,
     ) -> dict[str, Tensor]:
@@ -193,26 +156,23 @@ class Detector(nn.Module):
         Their sum is Eq. 8 plus the RPN's losses. `draw` (`matching.draw_number`) alone decides
         which anchors and RoIs are sampled; a compiled or captured step needs it as a tensor ()
         int64 on the device. `rpn_samples` (rows of the anchors) and `roi_samples` (rows of
-        [proposals, extra boxes, ground truth]) replace the drawn samples. Images without boxes are
-        fine.
+        [proposals, ground truth]) replace the drawn samples. Images without boxes are fine.
         """
         if isinstance(draw, int):
             draw = torch.full((), draw, dtype=torch.int64, device=images.device)
+        rpn = self.settings.rpn
         anchors, counts = self.anchors(images)
-        matches, rpn_samples = self.sample_anchors(anchors, targets, draw, rpn_samples)
+        matches = match(anchors, None, targets, rpn.positive_iou, rpn.negative_iou, forced=True)
+        if rpn_samples is None:
+            keys = random_keys(draw, 0, *matches.positive.shape)
+            rpn_samples = draw_samples(matches, rpn.samples, rpn.positive_share, keys)
         levels = self.features(images, sizes)
         logits, deltas = self.rpn_head(levels)
+        sampled = sampled_regions(anchors, matches, rpn_samples)
         objectness, rpn_box = rpn_losses(
-            logits,
-            deltas,
-            anchors,
-            targets,
-            matches,
-            rpn_samples,
-            BOX_WEIGHTS,
-            self.settings.rpn.beta,
+            logits, deltas, rpn_samples.rows, sampled, targets, rpn.beta
         )
-        proposals = self.propose(logits, deltas, anchors, counts, sizes, extra, training=True)
+        proposals = self.propose(logits, deltas, anchors, counts, sizes, training=True)
         regions = self.sample_rois(*self.match_rois(proposals, targets), draw, roi_samples)[1]
         outputs = self.roi_outputs(self.pool(levels, regions.rois), len(images))
         return {
@@ -221,57 +181,34 @@ class Detector(nn.Module):
             **self.roi_losses(outputs, regions, targets, sizes),
         }
 
-    def sample_anchors(
-        self, anchors: Tensor, targets: Targets, draw: Tensor, samples: Samples | None = None
-    ) -> tuple[Matches, Samples]:
-        """Match the anchors (A, 4) to the targets and draw those that carry loss."""
-        settings = self.settings.rpn
-        matches = match(
-            anchors, None, targets, settings.positive_iou, settings.negative_iou, forced=True
-        )
-        if samples is None:
-            keys = random_keys(draw, 0, *matches.positive.shape)
-            samples = draw_samples(matches, settings.samples, settings.positive_share, keys)
-        return matches, samples
-
     def match_rois(self, proposals: Proposals, targets: Targets) -> tuple[Tensor, Matches]:
         """The proposals, then the ground truth, as boxes (B, P + G, 4), and their matches."""
-        settings = self.settings.roi
+        roi = self.settings.roi
         boxes = torch.cat((proposals.boxes, targets.boxes), dim=1)
         valid = torch.cat((proposals.valid, targets.valid), dim=1)
-        matches = match(
-            boxes, valid, targets, settings.positive_iou, settings.negative_iou, forced=False
-        )
-        return boxes, matches
+        ious = roi.positive_iou, roi.negative_iou
+        return boxes, match(boxes, valid, targets, *ious, forced=False)
 
     def sample_rois(
         self, boxes: Tensor, matches: Matches, draw: Tensor, samples: Samples | None = None
     ) -> tuple[Samples, Regions]:
         """Draw the boxes (B, R, 4) that carry loss: which rows, and what they are matched to."""
-        settings = self.settings.roi
+        roi = self.settings.roi
         if samples is None:
             keys = random_keys(draw, 1, *matches.positive.shape)
-            samples = draw_samples(matches, settings.samples, settings.positive_share, keys)
-        rows, valid = samples
-        regions = Regions(
-            gather_rows(boxes, rows),
-            matches.box.gather(1, rows),
-            matches.iou.gather(1, rows),
-            matches.positive.gather(1, rows) & valid,
-            valid,
-        )
-        return samples, regions
+            samples = draw_samples(matches, roi.samples, roi.positive_share, keys)
+        return samples, sampled_regions(boxes, matches, samples)
 
     def roi_losses(
         self, outputs: RoIOutputs, regions: Regions, targets: Targets, sizes: Tensor
     ) -> dict[str, Tensor]:
         """Losses of the heads; takes no images, so outputs may come from cached features."""
-        settings = self.settings.roi
-        classifier, box = roi_losses(outputs, regions, targets, settings.box_weights, settings.beta)
+        roi = self.settings.roi
+        classifier, box = roi_losses(outputs, regions, targets, roi.box_weights, roi.beta)
         losses = {"loss_classifier": classifier, "loss_box_reg": box}
         if self.iou_branch is not None:
-            error = iou_loss(outputs, regions, targets, sizes, settings.box_weights)
-            losses["loss_iou"] = settings.iou_weight * error
+            error = iou_loss(outputs, regions, targets, sizes, roi.box_weights)
+            losses["loss_iou"] = roi.iou_weight * error
         return losses
 
     # Inference
@@ -284,25 +221,32 @@ class Detector(nn.Module):
         *,
         exact: bool = False,
     ) -> ScoredProposals:
-        """Every proposal, extra boxes last, with its scores and boxes: no threshold, no NMS yet."""
+        """Scores and boxes of every proposal: no threshold, no NMS yet.
+
+        The extra boxes, clipped to their image, are the last proposals.
+        """
         anchors, counts = self.anchors(images)
         levels = self.features(images, sizes)
         logits, deltas = self.rpn_head(levels)
         proposals = self.propose(
-            logits, deltas, anchors, counts, sizes, extra, training=False, exact=exact
+            logits, deltas, anchors, counts, sizes, training=False, exact=exact
         )
-        outputs = self.roi_outputs(self.pool(levels, proposals.boxes), len(images))
-        return self.candidates(proposals, outputs, sizes)
-
-    def candidates(
-        self, proposals: Proposals, outputs: RoIOutputs, sizes: Tensor
-    ) -> ScoredProposals:
-        """Scores and final boxes from the heads' outputs for the proposals."""
-        references = proposals.boxes[:, :, None]
-        boxes = clip(decode_boxes(outputs.deltas, references, self.settings.roi.box_weights), sizes)
-        scores = outputs.logits.softmax(-1)[..., 1:]
-        iou = None if outputs.iou is None else outputs.iou.sigmoid()
-        return ScoredProposals(proposals, scores, boxes, iou)
+        if extra is not None:
+            rank = torch.where(extra.valid, torch.inf, -torch.inf)
+            proposals = Proposals(
+                torch.cat((proposals.boxes, clip(extra.boxes, sizes)), 1),
+                torch.cat((proposals.logits, rank), 1),
+                torch.cat((proposals.valid, extra.valid), 1),
+                proposals.settled,
+            )
+        scores, deltas, iou = self.roi_outputs(self.pool(levels, proposals.boxes), len(images))
+        boxes = decode_boxes(deltas, proposals.boxes[:, :, None], self.settings.roi.box_weights)
+        return ScoredProposals(
+            proposals,
+            scores.softmax(-1)[..., 1:],
+            clip(boxes, sizes),
+            None if iou is None else iou.sigmoid(),
+        )
 
     def choose(self, candidates: ScoredProposals, *, exact: bool = False) -> Detections:
         """Score threshold, NMS by class, then the best of each image."""
@@ -323,20 +267,13 @@ class Detector(nn.Module):
         return found._replace(exact=found.exact & candidates.proposals.settled)
 
     @torch.no_grad()
-    def detect(
-        self,
-        images: Tensor,
-        sizes: Tensor,
-        extra: PaddedBoxes | None = None,
-        *,
-        exact: bool = False,
-    ) -> Detections:
+    def detect(self, images: Tensor, sizes: Tensor, *, exact: bool = False) -> Detections:
         """Detections of a batch, in pixels of the canvas.
 
         `exact` lifts the fixed sizes and numbers of rounds, which waits for the device; without it
         the detections' flag `exact` is false where they did not suffice.
         """
-        return self.choose(self.infer(images, sizes, extra, exact=exact), exact=exact)
+        return self.choose(self.infer(images, sizes, exact=exact), exact=exact)
 
     @torch.no_grad()
     def predict(self, images: Sequence[Tensor]) -> list[dict[str, Tensor]]:
@@ -351,27 +288,12 @@ class Detector(nn.Module):
             [image.to(device) for image in images], test.min_size, test.max_size, test.divisible
         )
         found = self.detect(batch, sizes)
-        number, exact = torch.stack((found.valid.sum(1), found.exact)).tolist()  # the only wait
-        if not all(exact):
+        if not found.exact.all():
             found = self.detect(batch, sizes, exact=True)
-            number = found.valid.sum(1).tolist()
         original = torch.tensor([image.shape[1:] for image in images], device=device)
         boxes = found.boxes * (original / sizes).flip(1).repeat(1, 2)[:, None]
+        rows = (boxes, found.scores, found.labels + 1)
         return [
-            {
-                "boxes": boxes[i, :n],
-                "scores": found.scores[i, :n],
-                "labels": found.labels[i, :n] + 1,
-            }
-            for i, n in enumerate(number)
+            dict(zip(("boxes", "scores", "labels"), (part[i, :n] for part in rows), strict=True))
+            for i, n in enumerate(found.valid.sum(1).tolist())
         ]
-
-
-def _append(proposals: Proposals, extra: PaddedBoxes, sizes: Tensor) -> Proposals:
-    rank = torch.where(extra.valid, torch.inf, -torch.inf)
-    return Proposals(
-        torch.cat((proposals.boxes, clip(extra.boxes, sizes)), 1),
-        torch.cat((proposals.logits, rank), 1),
-        torch.cat((proposals.valid, extra.valid), 1),
-        proposals.settled,
-    )

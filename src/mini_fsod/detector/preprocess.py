@@ -13,15 +13,16 @@ from mini_fsod.errors import UserError
 
 
 def normalise(
-    images: Tensor, sizes: Tensor, mean: Tensor, std: Tensor, how: Normalisation
+    images: Tensor, sizes: Tensor, mean: Tensor, std: Tensor, normalisation: Normalisation
 ) -> Tensor:
     """Images (B, 3, H, W), RGB, uint8 0..255 or float 0..1, normalised for the backbone, float32.
 
-    mean and std (1, 3, 1, 1) are those of `how`, on the device. Pixels outside an image's size
-    (B, 2) become zero whatever they hold: torchvision pads after it has normalised.
+    mean and std (1, 3, 1, 1) are those of `normalisation`, on the device. Pixels outside an image's
+    size (B, 2) become zero whatever they hold: torchvision pads after it has normalised.
     """
-    pixels = images.float() * (how.scale / (255.0 if images.dtype == torch.uint8 else 1.0))
-    if how.order == "BGR":
+    white = 255.0 if images.dtype == torch.uint8 else 1.0
+    pixels = images.float() * (normalisation.scale / white)
+    if normalisation.order == "BGR":
         pixels = pixels.flip(1)
     row = torch.arange(images.shape[2], device=images.device) < sizes[:, 0, None]
     column = torch.arange(images.shape[3], device=images.device) < sizes[:, 1, None]
@@ -37,7 +38,7 @@ def batch_images(
     The short side becomes min_size unless the long one would exceed max_size; H and W are the
     largest height and width, rounded up to a multiple of `divisible`.
     """
-    resized = []
+    resized: list[Tensor] = []
     for i, image in enumerate(images):
         if image.dim() != 3 or image.shape[0] != 3 or 0 in image.shape:
             raise UserError(
@@ -45,14 +46,9 @@ def batch_images(
             )
         pixels = image.float() / 255 if image.dtype == torch.uint8 else image.float()
         short, long = sorted(image.shape[1:])
-        resized.append(
-            F.interpolate(
-                pixels[None],
-                scale_factor=min(min_size / short, max_size / long),
-                mode="bilinear",
-                recompute_scale_factor=True,
-                align_corners=False,
-            )[0]
+        scale = min(min_size / short, max_size / long)
+        resized += F.interpolate(
+            pixels[None], scale_factor=scale, mode="bilinear", recompute_scale_factor=True
         )
     height, width = (
         -(-max(image.shape[d] for image in resized) // divisible) * divisible for d in (1, 2)

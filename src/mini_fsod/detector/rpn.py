@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +12,9 @@ from mini_fsod.detector.batch import Proposals
 from mini_fsod.detector.boxes import clip, decode_boxes, gather_rows
 from mini_fsod.detector.convolution import conv_add_relu
 from mini_fsod.detector.nms import nms_within_levels
+from mini_fsod.detector.settings import RPNSettings
 
 SMALLEST_SIDE = 1e-3  # of a proposal, in pixels
-BOX_WEIGHTS = (1.0, 1.0, 1.0, 1.0)
 
 
 class RPNHead(nn.Module):
@@ -55,36 +56,32 @@ def propose(
     anchors: Tensor,
     counts: Sequence[int],
     sizes: Tensor,
-    *,
-    before_nms: int,
-    after_nms: int,
-    nms_iou: float,
-    score_cut: float,
-    rounds: int | None,
+    settings: RPNSettings,
+    training: bool,
+    rounds: int | None = 12,
 ) -> Proposals:
     """The best boxes of each level, after NMS within the level, then the best of all levels.
 
     logits (B, A), deltas (B, A, 4), anchors (A, 4) with `counts` anchors per level, sizes (B, 2)
     height and width of each image, to which proposals are clipped. The number of rows P is fixed;
-    with fewer proposals the rest is padding (zero boxes). No gradient flows.
+    with fewer proposals the rest is padding (zero boxes). `rounds` is that of `nms`. No gradient
+    flows.
     """
     logits, deltas = logits.detach(), deltas.detach()
+    before_nms = settings.before_nms_train if training else settings.before_nms_test
+    after_nms = settings.after_nms_train if training else settings.after_nms_test
     kept = [min(before_nms, n) for n in counts]
-    best, index = [], []
-    start = 0
-    for n, k in zip(counts, kept, strict=True):
-        top = logits[:, start : start + n].topk(k)
-        best.append(top.values)
-        index.append(top.indices + start)
-        start += n
-    scores, rows = torch.cat(best, 1), torch.cat(index, 1)
+    top = [x.topk(k) for x, k in zip(torch.split(logits, list(counts), 1), kept, strict=True)]
+    starts = accumulate(counts, initial=0)
+    scores = torch.cat([level.values for level in top], 1)
+    rows = torch.cat([level.indices + start for level, start in zip(top, starts, strict=False)], 1)
 
-    boxes = clip(decode_boxes(gather_rows(deltas, rows), anchors[rows], BOX_WEIGHTS), sizes)
+    boxes = clip(decode_boxes(gather_rows(deltas, rows), anchors[rows]), sizes)
     large = (boxes[..., 2:] - boxes[..., :2] >= SMALLEST_SIDE).all(-1)
-    valid = large & (scores.sigmoid() >= score_cut)
-    keep, settled = nms_within_levels(boxes, valid, kept, nms_iou, rounds)
+    valid = large & (scores.sigmoid() >= settings.score_cut)
+    keep, settled = nms_within_levels(boxes, valid, kept, settings.nms, rounds)
 
-    top = scores.masked_fill(~keep, -torch.inf).topk(min(after_nms, keep.shape[1]))
-    valid = top.values > -torch.inf
-    chosen = gather_rows(boxes, top.indices) * valid[..., None]
-    return Proposals(chosen, top.values, valid, settled)
+    best = scores.masked_fill(~keep, -torch.inf).topk(min(after_nms, keep.shape[1]))
+    valid = best.values > -torch.inf
+    chosen = gather_rows(boxes, best.indices) * valid[..., None]
+    return Proposals(chosen, best.values, valid, settled)

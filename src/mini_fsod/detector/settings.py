@@ -7,7 +7,7 @@ numbers of boxes) as the one that was saved.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any, Literal, TypeVar, get_type_hints
 
 from mini_fsod.errors import UserError, nearest
@@ -116,28 +116,24 @@ class DetectorSettings:
 
 def _rebuild(kind: type[T], data: Any) -> T:
     """A settings dataclass from plain JSON: nested objects, lists as tuples, no unknown keys."""
+    fix = "Save the checkpoint again."
     if not isinstance(data, dict):
-        raise UserError(
-            f"{kind.__name__} must be an object, not {data!r}.", "Save the checkpoint again."
-        )
-    hints = get_type_hints(kind)
-    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+        raise UserError(f"{kind.__name__} must be an object, not {data!r}.", fix)
+    types = get_type_hints(kind)
     for key in data:
-        if key not in known:
+        if key not in types:
+            hint = nearest(key, types)
             raise UserError(
-                f'{kind.__name__} has no key "{key}".{nearest(key, known)}',
-                f"Use {', '.join(known)}.",
+                f'{kind.__name__} has no key "{key}".{hint}', f"Use {', '.join(types)}."
             )
     values = {
-        key: _rebuild(hints[key], value) if is_dataclass(hints[key]) else _tuples(value)
+        key: _rebuild(types[key], value) if is_dataclass(types[key]) else _tuples(value)
         for key, value in data.items()
     }
     try:
         return kind(**values)
     except TypeError as error:
-        raise UserError(
-            f"{kind.__name__} is incomplete: {error}.", "Save the checkpoint again."
-        ) from error
+        raise UserError(f"{kind.__name__} is incomplete: {error}.", fix) from error
 
 
 def _tuples(value: Any) -> Any:

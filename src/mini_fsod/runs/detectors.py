@@ -86,14 +86,15 @@ def load_detector(run: Run, stage: str) -> checkpoint.Saved:
 
 
 def _refuse_other_architecture(path: Path, settings: DetectorSettings, config: Config) -> None:
-    """A checkpoint of another architecture would make the run's `config.yaml` wrong."""
+    """A checkpoint of another architecture would make the run's `config.yaml` wrong.
+
+    Not so the normalisation and stride of its backbone, which a given checkpoint brings along.
+    """
     section, backbone = config.detector, settings.backbone
     anchors = tuple(size for sizes in settings.rpn.anchor_sizes for size in sizes)
     pairs = (
         ("backbone", backbone.name, section.backbone),
         ("norm", backbone.norm, section.norm),
-        ("caffe (stride in 1x1)", backbone.stride_in_1x1, section.caffe),
-        ("caffe (BGR means)", backbone.normalisation == CAFFE, section.caffe),
         ("anchors", [*anchors], [*section.anchors]),
         ("fpn_channels", settings.channels, section.fpn_channels),
         ("head_width", settings.roi.width, section.head_width),

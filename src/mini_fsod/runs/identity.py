@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mini_fsod.config.schema import STAGES, Config, Training
-from mini_fsod.errors import UserError
-from mini_fsod.files import CHECKPOINT_FILE, digest, is_file
+from mini_fsod.files import digest, is_file
 from mini_fsod.runs.pool import EXTRA_POOL, mined_folder
 
 FORMAT = 1  # raise it when the same settings give another result than before
@@ -110,27 +109,22 @@ def file_content(name: str | Path | None) -> str | None:
     return text
 
 
-def given_checkpoint(given: Path, stage: str) -> Path:
-    """The checkpoint that a file, a run, or the folder of a stage stands for."""
-    for path in (given, given / stage / CHECKPOINT_FILE, given / CHECKPOINT_FILE):
-        if is_file(path):
-            return path
-    raise UserError(
-        f"{given}: there is no {stage} detector.",
-        f"Give a checkpoint, or the folder of a run that has trained the stage {stage}.",
-    )
-
-
 @lru_cache(maxsize=256)
 def _digest(path: Path, size: int, changed: int, inode: int) -> str:
     """Read once by a process; the other arguments tell whether the file is still the same."""
     return digest(path)
 
 
+def _given(path: Path, stage: str, content: Content) -> str | None:
+    from mini_fsod import checkpoint  # needs PyTorch, the rest of this module does not
+
+    return content.file(checkpoint.find(path, stage))
+
+
 def _base(config: Config, content: Content) -> dict[str, Any]:
     if config.base.checkpoint is not None:
         return {
-            "checkpoint": content.file(given_checkpoint(config.base.checkpoint, "base")),
+            "checkpoint": _given(config.base.checkpoint, "base", content),
             "detector": _detector(config, content),
         }
     return {
@@ -145,7 +139,7 @@ def _base(config: Config, content: Content) -> dict[str, Any]:
 def _transfer(config: Config, content: Content) -> dict[str, Any]:
     if config.transfer.checkpoint is not None:
         return {
-            "checkpoint": content.file(given_checkpoint(config.transfer.checkpoint, "transfer")),
+            "checkpoint": _given(config.transfer.checkpoint, "transfer", content),
             "classes": content.data("classes"),
             "detector": _detector(config, content),
         }

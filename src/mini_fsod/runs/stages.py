@@ -20,6 +20,7 @@ from mini_fsod.errors import UserError, nearest
 from mini_fsod.files import (
     CHECKPOINT_FILE,
     CONFIG_FILE,
+    DETECTOR_FILE,
     digest,
     is_file,
     is_folder,
@@ -35,7 +36,7 @@ from mini_fsod.runs import store
 from mini_fsod.runs.base import base
 from mini_fsod.runs.data import RunData
 from mini_fsod.runs.detectors import load_detector, to_device
-from mini_fsod.runs.identity import file_content, given_checkpoint, stage_key, stages_of
+from mini_fsod.runs.identity import file_content, stage_key, stages_of
 from mini_fsod.runs.pool import EXTRA_POOL, POOL, edits, refresh_pools
 from mini_fsod.runs.results import advice, device_name, say_figures, write_results
 from mini_fsod.runs.run import Run
@@ -54,7 +55,6 @@ STAGE = {
     "base": base, "transfer": transfer, "scan": scan, "mine": mine, "online": online, "tune": tune,
 }  # fmt: skip
 ON_ONE_PROCESS = ("scan", "mine")  # the others share the training among all
-FINAL = "detector.safetensors"  # the detector of the last stage, in the run's folder
 PLAN = "plan.json"  # of a study
 
 
@@ -97,7 +97,7 @@ def run(
             for stage in ("base", "transfer"):
                 given = getattr(config, stage).checkpoint
                 if stage in wanted and given is not None:
-                    checkpoint.read_header(given_checkpoint(given, stage))
+                    checkpoint.read_header(checkpoint.find(given, stage))
             if "mine" in wanted:
                 check_mining(config)
             wait_for_all(together)  # nothing is written before all have found it in order
@@ -283,7 +283,7 @@ class _Pipeline:
         """The checkpoint that is the result of a stage without training."""
         given = getattr(getattr(self._config, stage, None), "checkpoint", None)
         if given is not None:
-            return given_checkpoint(given, stage)
+            return checkpoint.find(given, stage)
         if stage == "tune" and self._config.tune.data == "none":
             return self._folder("online") / CHECKPOINT_FILE
         return None
@@ -326,9 +326,9 @@ class _Pipeline:
         trained = [stage for stage in TRAINED if stage in self._figures]
         if trained:
             source = self._folder(trained[-1]) / CHECKPOINT_FILE
-            store.copy_file(source, self._out / FINAL)
+            store.copy_file(source, self._out / DETECTOR_FILE)
         else:
-            (self._out / FINAL).unlink(missing_ok=True)
+            (self._out / DETECTOR_FILE).unlink(missing_ok=True)
 
     def _is_kept(self, stage: str) -> bool:
         """Whether the run has the result of a stage already; its figures are read."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from mini_fsod.config.load import resolve
 from mini_fsod.config.schema import Config
 from mini_fsod.detector.backbone import NARROW, make_backbone
 from mini_fsod.detector.settings import BackboneSettings
+from mini_fsod.runs import stages
 
 SETTINGS: dict[str, object] = {
     "device": "cpu",
@@ -73,6 +75,30 @@ def sets(data: Path, **changes: object) -> list[str]:
 
 def config(data: Path, **changes: object) -> Config:
     return resolve(str(_empty_config(data)), sets(data, **changes))
+
+
+def short_config(data: Path, **changes: object) -> Config:
+    """All stages in a fraction of a second each, mining from another tool's detections."""
+    mined = {"mine__detections": detections(data), "mine__threshold": 0.5}
+    mined["online__start"] = "transfer"  # else nothing needs the stages base and transfer
+    return config(data, **SHORT | mined | changes)
+
+
+def run(
+    config: Config, out: Path, first: str | None = None, last: str = "transfer", **more: Any
+) -> dict[str, Any]:
+    return stages.run(config, out, first, last, **more)
+
+
+def copy_runs(run: Path, target: Path) -> Path:
+    """A copy of a run's folder with all that lies beside it."""
+    shutil.copytree(run.parent, target / "runs", symlinks=True)
+    return target / "runs" / run.name
+
+
+def stamps(folder: Path) -> dict[str, int]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(p.relative_to(folder)): p.stat().st_mtime_ns for p in files}
 
 
 def words(data: Path, out: Path, *more: object, **changes: object) -> list[str]:

@@ -263,7 +263,7 @@ def test_load_finds_frozen_layers_beside_the_file(
         metadata=lambda m: m["about"].update(weights="old/r18.pth"),
     )
     with pytest.raises(
-        UserError, match=r"old/r18.pth: this file of weights does not exist.* frozen"
+        UserError, match=r"old/r18.pth: there is no such file of weights.* frozen"
     ) as caught:
         checkpoint.load(elsewhere)
     assert "r18.pth" in caught.value.fix

@@ -66,6 +66,18 @@ def open_regular(path: Path) -> BinaryIO:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from None
 
 
+def read_bytes(path: Path, limit: int) -> bytes:
+    """The content of a regular file of at most `limit` bytes, or an OSError before it is read."""
+    with open_regular(path) as source:
+        too_large = OSError(errno.EFBIG, f"larger than {limit / 2**20:,.0f} MB")
+        if os.fstat(source.fileno()).st_size > limit:
+            raise too_large
+        content = source.read(limit + 1)
+    if len(content) > limit:  # it grows, or has no length, as in /proc
+        raise too_large
+    return content
+
+
 def is_full(error: BaseException | None) -> bool:
     """Whether the disk or the quota is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -137,7 +149,7 @@ def dumps(value: Any) -> str:
 
 def digest(path: Path) -> str:
     """SHA-256 of a file's content."""
-    with path.open("rb") as content:
+    with open_regular(path) as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 

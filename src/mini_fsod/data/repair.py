@@ -171,7 +171,10 @@ def _image_sets(data: Dataset) -> list[str]:
 
 def changes(problems: Sequence[Problem], data: Dataset, done: Repair) -> list[str]:
     """What the repair changed in the original `data`, one line per kind of change."""
-    counts = Counter((p.kind, outcome(p)) for p in problems if p.kind != "box-outside")
+    counts: Counter[tuple[str, str]] = Counter()
+    for p in problems:
+        if p.kind != "box-outside":
+            counts[p.kind, outcome(p)] += p.count
     lines = [f"{n:,} x {kind}: {result}" for (kind, result), n in counts.items()]
     lines += [f"{shown(old)} renamed to {shown(new)}" for old, new in done.renamed.items()]
     outside = box_kinds(data)["box-outside"]

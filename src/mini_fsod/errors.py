@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -63,6 +64,11 @@ def brief(text: str) -> str:
     half = QUOTED // 2 - 2
     text = re.sub(rf"(\S{{{half}}})\S{{{QUOTED - 2 * half},}}(\S{{{half}}})", r"\1...\2", text)
     return text if len(text) <= MESSAGE else f"{text[: MESSAGE - 3]}..."
+
+
+def repeated(names: Iterable[str]) -> list[str]:
+    """The names that are given more than once, sorted."""
+    return sorted(name for name, n in Counter(names).items() if n > 1)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

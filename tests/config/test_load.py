@@ -228,7 +228,7 @@ def test_resolve_explains_keys_that_contradict_each_other(sets: list[str], messa
         (b"seed: \x00", "my.yaml: invalid YAML: unacceptable character"),
         (b"? [a]\n: 1\n", "my.yaml: invalid YAML in line 1: found unhashable key"),
         (b"[" * 5000, "my.yaml: invalid YAML"),
-        (b" " * (1 << 20) + b"\n", "my.yaml: too large for a configuration"),
+        (b" " * (1 << 20) + b"\n", "my.yaml: cannot be read (larger than 1 MB)"),
         (b"preset: [a]\n", "my.yaml, preset: no preset is named a list"),
     ],
 )

@@ -30,6 +30,7 @@ KINDS = {
     "class-duplicate": ("use one name for a class", "merged under the name with the most boxes"),
     "data-too-large": ("split the data set", "left out from there on"),
     "empty": ("add images with boxes", NO_REPAIR),
+    "filename-duplicate": ("correct <filename>, or remove one of the files", IMAGE_OUT),
     "flag-wrong": ("use 0 or 1", LEFT_OUT),
     "folder-unreadable": ("make it readable", LEFT_OUT),
     "id-duplicate": ("use another id", "renumbered"),
@@ -50,7 +51,7 @@ KINDS = {
     "path-outside": ("use a path inside it", LEFT_OUT),
     "picture-duplicate": (
         "give the picture one id, with all its boxes",
-        "merged under the first id, with the boxes of all",
+        "merged under the first id, with the boxes of all that declare the same size",
     ),
     "picture-format": ("save the picture as JPEG or PNG, with that suffix", IMAGE_OUT),
     "picture-missing": ("put the picture there, or remove the image", IMAGE_OUT),

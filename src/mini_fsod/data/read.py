@@ -162,9 +162,10 @@ def _unite(root: Path, names: Sequence[str], parts: Sequence[Dataset]) -> Datase
         # each file numbers its images from 1, so ids begin with the image set
         short_ids = ids
         ids = tuple(f"{n}/{i}" for n, d in zip(names, parts, strict=True) for i in d.ids)
+    position = {n: c for c, n in enumerate(order)}
     boxes, subsets, start = [], {}, 0
     for name, part in zip(names, parts, strict=True):
-        label = np.array([order.index(n) for n in part.classes], dtype=np.int64)[part.boxes.label]
+        label = np.array([position[n] for n in part.classes], dtype=np.int64)[part.boxes.label]
         boxes.append(replace(part.boxes, image=part.boxes.image + start, label=label))
         subsets[name] = np.arange(start, start + len(part), dtype=np.int64)
         start += len(part)

@@ -40,7 +40,7 @@ class Repair:
         """The label map of the copy: a class that was novel in any spelling is novel."""
         novel = dict.fromkeys(self.renamed.get(c, c) for c in labels.novel)
         base = dict.fromkeys(self.renamed.get(c, c) for c in labels.base)
-        kept = self.data.classes
+        kept = frozenset(self.data.classes)
         return LabelMap(
             tuple(c for c in base if c in kept and c not in novel),
             tuple(c for c in novel if c in kept),
@@ -77,12 +77,14 @@ def repair(data: Dataset, sizes: Mapping[int, tuple[int, int]]) -> Repair:
 def _merge_ids(data: Dataset, readable: Bools) -> tuple[Dataset, Bools]:
     """Boxes of a picture with several ids moved to the first id, and (I,) the images to keep.
 
-    Ids that declare different sizes stay apart: EXIF rotation applies to one of them only.
+    Ids that declare another size than the first are left out with their boxes: EXIF rotation
+    applies to one of them only. So are XML files that name the picture of another one.
     """
     first = first_of_picture(data)
-    first = np.where((data.sizes[first] == data.sizes).all(axis=1), first, np.arange(len(first)))
-    boxes = replace(data.boxes, image=first[data.boxes.image])
-    return data.with_boxes(boxes), readable & (first == np.arange(len(first)))
+    own = np.arange(len(first))
+    merged = (data.sizes[first] == data.sizes).all(axis=1) & (data.kind != "voc")
+    boxes = replace(data.boxes, image=np.where(merged, first, own)[data.boxes.image])
+    return data.with_boxes(boxes), readable & (first == own)
 
 
 def _merge_spellings(data: Dataset) -> tuple[Dataset, dict[str, str]]:
@@ -90,7 +92,8 @@ def _merge_spellings(data: Dataset) -> tuple[Dataset, dict[str, str]]:
     count = np.bincount(data.boxes.label, minlength=len(data.classes))
     chosen = {c: max(g, key=lambda c: int(count[c])) for g in spellings(data) for c in g}
     keep = sorted(set(chosen.values()))
-    label = np.array([keep.index(chosen[c]) for c in range(len(data.classes))], dtype=np.int64)
+    new_index = {c: n for n, c in enumerate(keep)}
+    label = np.array([new_index[chosen[c]] for c in range(len(data.classes))], dtype=np.int64)
     names = [(data.classes[c], data.classes[k]) for c, k in chosen.items()]
     merged = replace(
         data,
@@ -115,6 +118,8 @@ def write_repaired(
     """
     if len(data) == 0:
         raise UserError("Nothing in the data is usable.", "A repaired copy would be empty.")
+    if len(data.boxes) == 0 and data.kind != "folder":
+        raise UserError("No box of the data is usable.", "A repaired copy would have none.")
     target = real(out)
     try:
         if mode(out) and (not is_folder(out) or any(out.iterdir())):

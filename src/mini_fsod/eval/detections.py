@@ -158,7 +158,8 @@ class _Reader:
                 self._report("missing key", f'"{key}" is missing', fix)
         image = self._image(record["image_id"]) if "image_id" in record else -1
         label = self._label(record.get("category_id"), record.get("category"))
-        box, score = record.get("bbox"), record.get("score")
+        box: Any = record.get("bbox")
+        score: Any = record.get("score")
         if "bbox" in record:
             self._check_box(box)
         if "score" in record and not _is_finite(score):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from mini_fsod.data.check import (
     spellings,
 )
 from mini_fsod.data.dataset import Bools, Dataset
+from mini_fsod.data.pictures import stays_inside
 from mini_fsod.data.problems import outcome
 from mini_fsod.data.text import shown
 from mini_fsod.data.write import write_coco
@@ -131,12 +133,14 @@ def write_repaired(
         raise _unwritable(out, error) from None
     shutil.rmtree(part, ignore_errors=True)
     try:
-        for n, name in enumerate(data.files):
+        names = _portable(data.files)
+        for n, (name, old) in enumerate(zip(names, data.files, strict=True)):
             copy = part / name
             copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(data.root / name, copy)
+            shutil.copyfile(data.root / old, copy)
             if progress:
                 progress(n + 1)
+        data = replace(data, files=names)
         if data.kind != "folder":
             _write_annotations(part, data, labels)
         if mode(out):
@@ -146,6 +150,20 @@ def write_repaired(
         raise _unwritable(out, error) from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def _portable(files: Sequence[str]) -> tuple[str, ...]:
+    """File names that COCO readers find: in a path of Windows, a backslash is no part of a name."""
+    taken = set(files)
+    names = []
+    for name in files:
+        if "\\" in name or not stays_inside(name):
+            name = re.sub(r"[\\:]", "_", name)
+            while name in taken:
+                name = str(PurePosixPath(name).with_stem(f"{PurePosixPath(name).stem}_"))
+            taken.add(name)
+        names.append(name)
+    return tuple(names)
 
 
 def _unwritable(out: Path, error: Exception) -> UserError:

@@ -62,7 +62,7 @@ def brief(text: str) -> str:
     Paths, names and values in it come from files and command lines, and may have any length.
     """
     half = QUOTED // 2 - 2
-    text = re.sub(rf"(\S{{{half}}})\S{{{QUOTED - 2 * half},}}(\S{{{half}}})", r"\1...\2", text)
+    text = re.sub(rf"(\S{{{half}}})\S{{{QUOTED - 2 * half + 1},}}(\S{{{half}}})", r"\1...\2", text)
     return text if len(text) <= MESSAGE else f"{text[: MESSAGE - 3]}..."
 
 

@@ -32,8 +32,6 @@ DETECTIONS = 20_000_000
 YAML_BYTES = 1 << 20
 YAML_VALUES = 50_000  # keys count too
 
-# What runs and studies write and read again: metrics, results, plans
-STATE_BYTES = 1 << 28
 
 # Problems
 PROBLEMS_KEPT = 1000  # of each kind and file; one more line counts the others

@@ -211,5 +211,7 @@ def test_repaired_copy_passes_check_after_one_damage(
 @given(st.data())
 def test_repaired_copy_passes_check_after_several_damages(tmp_path: Path, mini, data) -> None:
     layout = data.draw(st.sampled_from(sorted(LAYOUTS)))
-    names = st.lists(st.sampled_from(sorted(LAYOUTS[layout][1])), min_size=2, max_size=6, unique=True)
+    names = st.lists(
+        st.sampled_from(sorted(LAYOUTS[layout][1])), min_size=2, max_size=6, unique=True
+    )
     check_copy(mini, tmp_path, layout, data.draw(names))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers import tiny
 from mini_fsod import limits
 from mini_fsod.errors import DataError, Problem, UserError, brief, total
 
@@ -55,3 +56,28 @@ def test_total_counts_problems_that_are_not_listed() -> None:
     rest = Problem("box-nan", "a.json", "", "99 more of this kind", "correct it", 99)
     assert total([first, rest]) == 100
     assert str(DataError([first, rest])).endswith("(and 99 more problems)")
+
+
+def test_commands_quote_at_most_200_characters_of_what_was_given(mini, tmp_path: Path) -> None:
+    long = "no such " * 400
+    tiny.write_coco(tmp_path)
+    for words in (
+        ["check", long],
+        ["check", tmp_path, "--novel", long],
+        ["check", tmp_path, "--split", long],
+        ["check", tmp_path, "--subset", long],
+        ["check", tmp_path, "--fix", "x" * 5000],
+        ["run", long],
+        ["run", "demo", "--set", f"seed={long}"],
+        ["run", "demo", "--set", long],
+        ["run", "demo", "--set", f"data.root={long}", "--out", tmp_path / "run"],
+        ["eval", tmp_path, "--detections", long],
+        ["study", "run", long],
+        ["predict", long, long],
+        ["mine", long],
+        ["sample", long],
+    ):
+        code, _, said = mini(*words)
+        assert code == 2, words
+        assert said.count("such") <= 2 * limits.QUOTED // len("no such "), words
+        assert max(map(len, said.split())) <= limits.QUOTED

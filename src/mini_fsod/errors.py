@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -57,11 +58,16 @@ class DataError(UserError):
 
 
 def brief(text: str) -> str:
-    """A message without the middle of words longer than QUOTED, MESSAGE characters long at most.
+    """A message of at most MESSAGE characters, without the middle of arguments of the command and
+    other words longer than QUOTED.
 
     Paths, names and values in it come from files and command lines, and may have any length.
     """
     half = QUOTED // 2 - 2
+    for argument in sys.argv:
+        for word in (argument, argument.partition("=")[2].strip()):
+            if len(word) > QUOTED:
+                text = text.replace(word, f"{word[:half]}...{word[-half:]}")
     text = re.sub(rf"(\S{{{half}}})\S{{{QUOTED - 2 * half + 1},}}(\S{{{half}}})", r"\1...\2", text)
     return text if len(text) <= MESSAGE else f"{text[: MESSAGE - 3]}..."
 

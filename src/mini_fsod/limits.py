@@ -6,6 +6,7 @@ from __future__ import annotations
 
 # Pictures
 PICTURE_PIXELS = 100_000_000
+WEBP_PIXELS = 50_000_000  # and AVIF
 PICTURE_BYTES = 1 << 30
 
 # Annotations

@@ -206,7 +206,7 @@ def test_repaired_copy_passes_check_after_one_damage(
 
 @pytest.mark.slow
 @settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.data())
 def test_repaired_copy_passes_check_after_several_damages(tmp_path: Path, mini, data) -> None:

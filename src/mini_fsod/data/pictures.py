@@ -14,7 +14,7 @@ from PIL import Image, UnidentifiedImageError
 
 from mini_fsod.errors import UserError
 from mini_fsod.files import open_regular
-from mini_fsod.limits import PICTURE_BYTES, PICTURE_PIXELS
+from mini_fsod.limits import PICTURE_BYTES, PICTURE_PIXELS, WEBP_PIXELS
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".avif")
 
@@ -106,9 +106,9 @@ def open_picture(path: Path) -> Iterator[Image.Image]:
                 raise PictureError("picture-too-large", what)
             with Image.open(file, formats=FORMATS) as picture:
                 width, height = picture.size
-                if width * height > PICTURE_PIXELS:
-                    most = f"{PICTURE_PIXELS // 10**6} million pixels"
-                    what = f"{width} x {height} is more than {most}"
+                most = WEBP_PIXELS if picture.format in ("WEBP", "AVIF") else PICTURE_PIXELS
+                if width * height > most:
+                    what = f"{width} x {height} is more than {most // 10**6} million pixels"
                     raise PictureError("picture-too-large", what)
                 yield picture
     except (PictureError, UserError):

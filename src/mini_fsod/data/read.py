@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from mini_fsod.data.dataset import Dataset, ImageId, concatenated
 from mini_fsod.data.folder import read_folder
 from mini_fsod.data.layout import coco_files, data_folder, listing, locate_pictures, name_of
 from mini_fsod.data.pictures import is_picture
+from mini_fsod.data.text import shown
 from mini_fsod.data.voc import is_xml, other_folders, read_voc, voc_folders
 from mini_fsod.data.yolo import find_configs, missing_config, read_yolo
 from mini_fsod.errors import DataError, Problem, UserError, nearest
@@ -135,8 +137,8 @@ def _read_coco_files(
 ) -> tuple[Dataset, list[Problem]]:
     if subset is not None and subset not in files:
         raise UserError(
-            f'The data has no image set "{subset}".{nearest(subset, files)}',
-            f"Image sets: {', '.join(files)}.",
+            f"The data has no image set {shown(subset)}.{nearest(subset, files)}",
+            f"Image sets: {', '.join(islice(files, 20))}.",
         )
     names = [n for n in files if subset in (None, n)]
     parts, problems = [], []

@@ -72,7 +72,7 @@ def test_commands_quote_at_most_200_characters_of_what_was_given(mini, tmp_path:
         ["run", "demo", "--set", long],
         ["run", "demo", "--set", f"data.root={long}", "--out", tmp_path / "run"],
         ["eval", tmp_path, "--detections", long],
-        ["study", "run", long],
+        ["study", long],
         ["predict", long, long],
         ["mine", long],
         ["sample", long],

@@ -12,7 +12,6 @@ import errno
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -45,8 +44,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(record) == len(pairs):
         return record
     repeated = RepeatedKey(record)
-    counts = Counter(key for key, _ in pairs)
-    repeated.key = next(key for key, n in counts.items() if n > 1)
+    keys: set[str] = set()
+    for key, _ in pairs:
+        if key in keys:
+            repeated.key = key
+            break
+        keys.add(key)
     return repeated
 
 

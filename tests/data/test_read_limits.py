@@ -172,3 +172,11 @@ def test_file_problems_reports_two_xml_files_of_one_picture(
     (problem,) = file_problems(read_with_problems(home)[0])
     assert (problem.kind, problem.file) == ("filename-duplicate", f"VOC2007/Annotations/{xml}.xml")
     assert problem.what == f"VOC2007/Annotations/{named}.xml names the same picture"
+
+
+def test_read_voc_stops_at_too_many_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mini_fsod.data.voc.CLASSES", 1)
+    (problem,) = problems_of(tiny.write_voc(tmp_path / "data"))
+    assert (problem.kind, problem.file) == ("data-too-large", "VOC2007/Annotations/a.xml")

@@ -22,7 +22,7 @@ from mini_fsod.data.text import is_text, number, shown
 from mini_fsod.errors import Problem, UserError
 from mini_fsod.files import is_file, is_folder, read_bytes
 from mini_fsod.labels import VOC_CLASSES
-from mini_fsod.limits import BOXES, BOXES_PER_LABEL, LABEL_BYTES, LIST_BYTES
+from mini_fsod.limits import BOXES, BOXES_PER_LABEL, CLASSES, LABEL_BYTES, LIST_BYTES
 
 SETS = ("train", "val", "trainval", "test")
 DIRECTORIES = ("jpegimages", "images")
@@ -136,8 +136,9 @@ def read_voc(root: Path, years: list[str]) -> tuple[Dataset, list[Problem]]:
                 difficult.append(is_difficult)
             if len(tags) < TAGS_NAMED:
                 tags |= {part.tag for part in tree.iterfind("object/*")} - KEPT
-            if len(images) > BOXES:
-                what = f"more than {BOXES:,} boxes; later files were not read"
+            if len(images) > BOXES or len(names) > CLASSES:
+                most = f"{BOXES:,} boxes or {CLASSES:,} classes"
+                what = f"more than {most}; later files were not read"
                 of_file("data-too-large", "", what)
                 break
     stems = tuple(stem for _, stem in index)

@@ -77,7 +77,7 @@ def test_predict_of_an_image_does_not_depend_on_the_others(
     for a, b in zip(found[:5], reversed(alone), strict=True):
         same(a, b)
     same(found[7], alone[0])
-    assert found[5] == Unreadable(photos / "bad.png", "not a picture.")
+    assert found[5] == Unreadable(photos / "bad.png", "not a picture of a format that is read.")
     assert isinstance(found[6], Unreadable)
     assert "does not exist" in found[6].why
     assert list(predict(detector, LABELS, [], CPU)) == []

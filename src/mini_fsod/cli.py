@@ -33,7 +33,7 @@ from mini_fsod.commands import (  # noqa: F401 - each module registers its comma
     study,
 )
 from mini_fsod.commands.options import app
-from mini_fsod.errors import UserError
+from mini_fsod.errors import UserError, brief
 from mini_fsod.files import FREE_SPACE, is_full
 
 FAILED = 2  # exit code after an error that the user can fix
@@ -86,7 +86,7 @@ def main() -> None:
         sys.exit(FAILED)
     except OSError as error:
         # errors that no command expects: standard output on a full disk, a folder that disappears
-        print(f"Error {error}.{f' {FREE_SPACE}' * is_full(error)}", file=sys.stderr)
+        print(f"Error {brief(str(error))}.{f' {FREE_SPACE}' * is_full(error)}", file=sys.stderr)
         sys.exit(FAILED)
     except (KeyboardInterrupt, SystemExit) as stop:
         # Typer turns KeyboardInterrupt into SystemExit

@@ -13,7 +13,7 @@ from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from mini_fsod.errors import Problem, UserError
+from mini_fsod.errors import Problem, UserError, brief, total
 
 # without emoji: a class may be called :car:
 out = Console(highlight=False, emoji=False)
@@ -60,12 +60,14 @@ def show_problems(
     for problem in problems:
         kinds.setdefault((problem.kind, problem.fix), []).append(problem)
     for (kind, fix), group in kinds.items():
-        title = f"\n[bold red]{kind}[/] [bold]{len(group):,}[/]  [dim]fix:[/] {plain(fix)}"
+        number = total(group)
+        title = f"\n[bold red]{kind}[/] [bold]{number:,}[/]  [dim]fix:[/] {plain(fix)}"
         err.print(title, soft_wrap=True)
-        for problem in group[:most]:
-            err.print(f"  {plain(problem)}", soft_wrap=True)
-        if len(group) > most:
-            more = f"... and {len(group) - most:,} more of this kind{hint}"
+        listed = [problem for problem in group if problem.count == 1][:most]
+        for problem in listed:
+            err.print(f"  {plain(brief(str(problem)))}", soft_wrap=True)
+        if number > len(listed):
+            more = f"... and {number - len(listed):,} more of this kind{hint}"
             err.print(f"  [dim]{more}[/]", soft_wrap=True)
 
 

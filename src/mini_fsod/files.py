@@ -12,9 +12,9 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from io import BytesIO
+from io import BufferedReader, BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from mini_fsod.errors import UserError
 
@@ -56,7 +56,7 @@ def real(path: Path) -> Path:
         return path
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Open for reading. Folders, pipes and devices are an OSError: a pipe could block for ever."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
@@ -64,6 +64,18 @@ def open_regular(path: Path) -> BinaryIO:
         return path.open("rb")
     except ValueError:  # a NUL in the name, or not text
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from None
+
+
+def read_bytes(path: Path, limit: int) -> bytes:
+    """The content of a regular file of at most `limit` bytes, or an OSError before it is read."""
+    with open_regular(path) as source:
+        too_large = OSError(errno.EFBIG, f"larger than {limit / 2**20:,.0f} MB")
+        if os.fstat(source.fileno()).st_size > limit:
+            raise too_large
+        content = source.read(limit + 1)
+    if len(content) > limit:  # it grows, or has no length, as in /proc
+        raise too_large
+    return content
 
 
 def is_full(error: BaseException | None) -> bool:
@@ -137,7 +149,7 @@ def dumps(value: Any) -> str:
 
 def digest(path: Path) -> str:
     """SHA-256 of a file's content."""
-    with path.open("rb") as content:
+    with open_regular(path) as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mini_fsod.errors import UserError, nearest
+from mini_fsod.data.text import shown
+from mini_fsod.errors import UserError, nearest, repeated
 
 VOC_CLASSES = (
     "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike "
@@ -62,14 +63,14 @@ def split_by_name(name: str, classes: Sequence[str]) -> LabelMap:
     """A published split. `classes` are the data set's; all of them must belong to it."""
     if name not in SPLITS:
         raise UserError(
-            f'There is no split "{name}".{nearest(name, SPLITS)}', f"Use {', '.join(SPLITS)}."
+            f"There is no split {shown(name)}.{nearest(name, SPLITS)}", f"Use {', '.join(SPLITS)}."
         )
     labels = SPLITS[name]
     unknown = [c for c in classes if c not in labels.classes]
     if unknown:
+        listed = ", ".join(map(shown, unknown[:10]))
         raise UserError(
-            f'The data has classes that are not in split "{name}": {", ".join(unknown[:10])}.',
-            NAME_THEM,
+            f'The data has classes that are not in split "{name}": {listed}.', NAME_THEM
         )
     if not set(labels.novel) & set(classes):
         raise UserError(
@@ -83,8 +84,9 @@ def split_by_novel(novel: Sequence[str], classes: Sequence[str]) -> LabelMap:
     """The named classes are novel, all others of the data set base, in the data set's order."""
     unknown = [n for n in novel if n not in classes]
     if unknown:
-        hints = "; ".join(f'"{n}".{nearest(n, classes)}' for n in unknown)
-        known = f"Its classes: {', '.join(classes)}." if classes else "It has no boxes at all."
+        hints = "; ".join(f"{shown(n)}.{nearest(n, classes)}" for n in unknown[:10])
+        listed = ", ".join(classes[:100])
+        known = f"Its classes: {listed}." if classes else "It has no boxes at all."
         fix = "If the class's boxes are in a file of their own, set shots.file in a configuration."
         raise UserError(f"No such class in the data: {hints}", f"{known} {fix}")
     return LabelMap(tuple(c for c in classes if c not in novel), tuple(novel))
@@ -102,9 +104,11 @@ def novel_names(split: str | None, novel: str | None) -> list[str]:
     names = [n.strip() for n in (novel or "").split(",") if n.strip()]
     if novel is not None and not names:
         raise UserError("--novel is empty.", "For example: --novel bird,bus")
-    twice = sorted({n for n in names if names.count(n) > 1})
+    twice = repeated(names)
     if twice:
-        raise UserError(f"Named twice in --novel: {', '.join(twice)}.", "Name each class once.")
+        raise UserError(
+            f"Named twice in --novel: {', '.join(map(shown, twice[:10]))}.", "Name each class once."
+        )
     return names
 
 

@@ -193,7 +193,7 @@ def test_run_draws_the_shots_that_mini_sample_writes(tmp_path: Path, mini: Any, 
         (
             {"data__novel": "null"},
             ("--split", "voc-split2"),
-            ['not in split "voc-split2": red, green'],
+            ['not in split "voc-split2": "red", "green"'],
         ),
         ({"data__novel": "gren"}, (), ["gren", "green"]),
         ({"data__train": "trian"}, (), ["trian", "train"]),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from operator import attrgetter
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -228,7 +230,7 @@ def test_resolve_explains_keys_that_contradict_each_other(sets: list[str], messa
         (b"seed: \x00", "my.yaml: invalid YAML: unacceptable character"),
         (b"? [a]\n: 1\n", "my.yaml: invalid YAML in line 1: found unhashable key"),
         (b"[" * 5000, "my.yaml: invalid YAML"),
-        (b" " * (1 << 20) + b"\n", "my.yaml: too large for a configuration"),
+        (b" " * (1 << 20) + b"\n", "my.yaml: cannot be read (larger than 1 MB)"),
         (b"preset: [a]\n", "my.yaml, preset: no preset is named a list"),
     ],
 )
@@ -258,3 +260,38 @@ def test_console_shows_all_problems(capsys: pytest.CaptureFixture[str]) -> None:
     assert '--set seed=x: must be a whole number, not "x"' in said
     assert "--set base.rate=[/bold]: must be a number" in said
     assert "pydantic" not in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "".join(f"key{n}: 1\n" for n in range(20_000)),
+        "base:\n" + "".join(f"  key{n}: 1\n" for n in range(20_000)),
+        "data:\n  novel: [" + ", ".join(f"c{n}" for n in range(40_000)) + ", c1]",
+        "seed: " + "x " * 400_000,
+        "x" * 400_000 + ": 1",
+    ],
+    ids=["keys", "keys of a stage", "names", "long value", "long key"],
+)
+def test_resolve_refuses_huge_configurations_in_seconds(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "my.yaml"
+    path.write_text(text)
+    start = process_time()
+    with pytest.raises(DataError) as caught:
+        resolve(str(path))
+    assert process_time() - start < 10
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "sparse"])
+def test_resolve_refuses_what_is_not_a_small_file(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "my.yaml"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.touch()
+        os.truncate(path, 3 << 30)
+    with pytest.raises(DataError, match="cannot be read"):
+        resolve(str(path))

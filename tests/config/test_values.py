@@ -103,7 +103,8 @@ def test_resolve_converts_text_to_the_type_of_the_key(text: str, expected: objec
 def test_resolve_explains_an_invalid_value(text: str, message: str) -> None:
     with pytest.raises(DataError) as caught:
         resolve("paper", [text])
-    assert [str(problem) for problem in caught.value.problems] == [f"--set {text}: {message}"]
+    given = text if len(text) <= 200 else f"{text[:197]}..."
+    assert [str(problem) for problem in caught.value.problems] == [f"--set {given}: {message}"]
 
 
 def test_resolve_expands_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from helpers import tiny
 from mini_fsod.data.read import read, read_with_problems
-from mini_fsod.errors import DataError
+from mini_fsod.errors import DataError, total
 
 
 @pytest.mark.parametrize(
@@ -124,10 +124,11 @@ def test_read_coco_keeps_one_of_equal_records(tmp_path: Path) -> None:
 def test_read_coco_limits_the_number_of_problems(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mini_fsod.data.coco.MOST_PROBLEMS", 3)
+    monkeypatch.setattr("mini_fsod.data.problems.PROBLEMS_KEPT", 3)
     content = tiny.coco()
     for annotation in content["annotations"]:
         annotation["image_id"] = 99
     _, problems = read_with_problems(tiny.write_coco(tmp_path, content))
     assert len(problems) == 4
-    assert problems[-1].what == "2 more have the same problem"
+    assert problems[-1].what == "2 more of this kind"
+    assert total(problems) == 5

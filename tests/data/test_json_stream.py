@@ -100,7 +100,7 @@ def test_records_limits_the_length_of_a_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(json_stream, "CHUNK", 1000)
-    monkeypatch.setattr(json_stream, "RECORD_LIMIT", 5000)
+    monkeypatch.setattr(json_stream, "RECORD_CHARACTERS", 5000)
     path = tmp_path / "x.json"
     path.write_text('{"a": ["' + "x" * 100_000)
     with pytest.raises(JsonError, match="a value is longer than"):
@@ -116,7 +116,7 @@ def test_records_skips_a_byte_order_mark(tmp_path: Path) -> None:
 def test_records_stops_at_lists_of_non_objects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_stream, "MOST_NON_OBJECTS", 100)
+    monkeypatch.setattr(json_stream, "JSON_NON_OBJECTS", 100)
     path = tmp_path / "x.json"
     path.write_text('{"a": [' + "1," * 200 + "1]}")
     with pytest.raises(JsonError, match="not objects") as error:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from helpers import tiny
+from mini_fsod.commands.drawings import refuse_overwriting
 from mini_fsod.data.check import picture_problems
-from mini_fsod.data.pictures import picture_size
+from mini_fsod.data.pictures import PictureError, picture_size
 from mini_fsod.data.read import read, read_with_problems
+from mini_fsod.errors import UserError
+from mini_fsod.limits import PICTURE_BYTES
+from mini_fsod.loader.decode import decode
+from mini_fsod.predict import Picture
 
 HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(100)
 
@@ -82,3 +88,57 @@ def test_picture_size_leaves_tiff_to_pillow(tmp_path: Path) -> None:
         turned(tmp_path / name)
     assert picture_size(tmp_path / "a.tif", decode=True) == (100, 80, False)
     assert picture_size(tmp_path / "a.png", decode=True) == (80, 100, True)
+
+
+POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 100 80\n%%EndComments\nshowpage\n"
+
+
+@pytest.mark.parametrize("content", [POSTSCRIPT, b"P6 2 2 255\n" + bytes(12)])
+def test_open_picture_decodes_only_the_formats_that_are_read(
+    tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An EPS called a.png would start Ghostscript."""
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a program was started"))
+    path = tmp_path / "a.png"
+    path.write_bytes(content)
+    with pytest.raises(PictureError, match="not a picture of a format that is read"):
+        picture_size(path, decode=True)
+    with pytest.raises(UserError, match="not a picture of a format that is read"):
+        decode(path, 100, 100)
+    assert not is_drawing(path)
+
+
+def is_drawing(path: Path) -> bool:
+    """Whether `mini predict --draw` would overwrite the file."""
+    try:
+        refuse_overwriting(path.parent, [Picture(path.with_name("other"), path.name)])
+    except UserError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "bmp", "webp", "tif", "avif", "gif", "jp2"])
+def test_open_picture_reads_formats_by_their_content(tmp_path: Path, suffix: str) -> None:
+    Image.new("RGB", (40, 30), (200, 0, 0)).save(tmp_path / f"a.{suffix}")
+    wrong = (tmp_path / f"a.{suffix}").rename(tmp_path / "a.jpeg")
+    assert picture_size(wrong, decode=True) == (40, 30, False)
+    assert decode(wrong, 100, 100).shape == (30, 40, 3)
+
+
+def test_open_picture_refuses_pipes_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    os.mkfifo(path)
+    with pytest.raises(PictureError, match="not a regular file"):
+        picture_size(path)
+    with pytest.raises(UserError, match="not a regular file"):
+        decode(path, 100, 100)
+    assert not is_drawing(path)
+
+
+def test_open_picture_refuses_huge_files(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    Image.new("RGB", (4, 4)).save(path)
+    os.truncate(path, PICTURE_BYTES + 1)  # sparse
+    with pytest.raises(PictureError, match="larger than 1,024 MB") as caught:
+        picture_size(path)
+    assert caught.value.kind == "picture-too-large"

@@ -15,7 +15,7 @@ from mini_fsod.data.check import (
     picture_problems,
 )
 from mini_fsod.data.read import read, read_with_problems
-from mini_fsod.data.yolo import MOST_BYTES
+from mini_fsod.limits import YAML_BYTES
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_read_yolo_allows_numbers_from_one(tmp_path: Path) -> None:
     [
         (SETS + "names: &a [bird, *a]\n", "yaml-broken"),
         ("a: &a [x, x]\nb: &b [*a, *a]\nnames: [*b]\n" + SETS, "yaml-broken"),
-        (SETS + "names: [bird]\n#" + "x" * MOST_BYTES, "yaml-broken"),
+        (SETS + "names: [bird]\n#" + "x" * YAML_BYTES, "yaml-broken"),
         (SETS + "names: {0: bird, 0: bus}\n", "yaml-broken"),
         (SETS + "names: [bird, bird, car]\n", "class-duplicate"),
         (SETS + "names: [bird, [], car]\n", "name-wrong"),

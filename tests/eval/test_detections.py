@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_fsod.errors import DataError
+from mini_fsod.errors import DataError, total
 from mini_fsod.eval import detections as module
 from mini_fsod.eval.detections import DatasetDetections, read_detections
+from mini_fsod.limits import DETECTIONS_BYTES, PROBLEMS_KEPT
 
 GOOD = {"image_id": 12, "category_id": 7, "bbox": [1, 2.5, 3, 4], "score": 0.5}
 
@@ -178,14 +179,15 @@ def test_read_detections_limits_suggestions(voc, read, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "not JSON"),
-        (b'[{"image_id": 12,', "not JSON"),
+        (b"", "not a JSON list"),
+        (b'[{"image_id": 12,', "broken JSON"),
         (b'"\xff"', "not UTF-8"),
         ("[]".encode("utf-16"), "not UTF-8"),
         (b"[" * 200_000, "nested too deep"),
-        (b"[" + b"9" * 5000 + b"]", "not JSON"),
-        (b"{}", "an object instead of a list"),
-        (b"null", "null instead of a list"),
+        (b"[" + b"9" * 5000 + b"]", "broken JSON"),
+        (b"{}", "not a JSON list"),
+        (b"null", "not a JSON list"),
+        (b"[] []", "more text after the end"),
     ],
 )
 def test_read_detections_refuses_wrong_files(content, message, coco, tmp_path):
@@ -195,6 +197,25 @@ def test_read_detections_refuses_wrong_files(content, message, coco, tmp_path):
         read_detections(path, coco)
     assert str(path) in str(caught.value)
     assert "mini check" not in caught.value.fix  # it does not look at results
+
+
+def test_read_detections_refuses_a_key_given_twice(coco, tmp_path):
+    path = tmp_path / "dets.json"
+    record = json.dumps(GOOD)
+    path.write_text(f'[{record}, {record[:-1]}, "score": 0.9}}]')
+    with pytest.raises(DataError, match=r"detection 1 .*the key \"score\" is given twice"):
+        read_detections(path, coco)
+
+
+@pytest.mark.parametrize("element", ["{}", "1"])
+def test_read_detections_lists_some_problems_and_counts_the_others(element, coco, tmp_path):
+    path = tmp_path / "dets.json"
+    path.write_text(f"[{','.join([element] * 5000)}]")
+    with pytest.raises(DataError) as caught:
+        read_detections(path, coco)
+    assert len(caught.value.problems) < 5 * PROBLEMS_KEPT
+    assert total(caught.value.problems) >= 5000
+    assert any(p.what.endswith("000 more of this kind") for p in caught.value.problems)
 
 
 def test_read_detections_explains_a_data_set(coco, tmp_path):
@@ -262,3 +283,17 @@ def test_read_detections_reads_output_of_predict(coco, read):
     (problem,) = problems([written[0] | {"detections": [bird | {"score": "x"}]}], coco, read)
     assert "score" in problem.what
     assert problems([written[0] | {"detections": [bird, 7]}], coco, read)  # nothing is passed over
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "sparse"])
+def test_read_detections_refuses_what_it_would_read_for_ever(kind, coco, tmp_path):
+    path = tmp_path / "dets.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.touch()
+        os.truncate(path, DETECTIONS_BYTES + 1)
+    with pytest.raises(DataError, match="cannot be read"):
+        read_detections(path, coco)

@@ -167,3 +167,28 @@ def test_worker_pool_keeps_the_message_and_fix_of_an_error(tmp_path: Path) -> No
         with pytest.raises(UserError, match=r"missing\.jpg: the picture does not exist") as caught:
             work.result()
     assert caught.value.fix == "Restore it or remove the image."
+
+
+DECODE_LARGE = """
+import resource, sys, warnings
+from pathlib import Path
+from mini_fsod.loader.decode import decode
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+decode(Path(sys.argv[1]), 100, 100)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.parametrize("mode", ["I;16", pytest.param("RGBA", marks=pytest.mark.slow)])
+def test_decode_needs_little_more_memory_than_the_picture(tmp_path: Path, mode: str) -> None:
+    side = 5000
+    path = tmp_path / "large.png"
+    shape, kind = ((side, side), np.uint16) if mode == "I;16" else ((side, side, 4), np.uint8)
+    Image.fromarray(np.zeros(shape, dtype=kind)).save(path, compress_level=1)
+    source = str(Path(decode_module.__file__).parents[2])
+    command = [sys.executable, "-c", DECODE_LARGE, str(path)]
+    run = subprocess.run(
+        command, env={"PYTHONPATH": source}, check=True, capture_output=True, text=True
+    )
+    kilobytes = int(run.stdout)
+    assert kilobytes * 1024 < 10 * side * side  # 8 bytes per pixel: the picture, and RGB

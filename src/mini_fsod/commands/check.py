@@ -14,7 +14,7 @@ from typer import Option
 from mini_fsod import console
 from mini_fsod.commands.options import AsJson, Data, Novel, Split, Subset, app, flag
 from mini_fsod.data.layout import data_folder, name_of
-from mini_fsod.errors import Problem, UserError
+from mini_fsod.errors import Problem, UserError, total
 from mini_fsod.files import is_file, real, write_image
 from mini_fsod.labels import LabelMap, refuse_split_with_novel
 
@@ -73,7 +73,7 @@ def check_command(
     decode = images or fix is not None  # a repaired copy should hold no image that fails later
     with console.progress("decoding images" if decode else "opening images", len(dataset)) as done:
         image_problems, sizes = check.picture_problems(dataset, decode, done)
-    if dataset.kind == "coco" and len(image_problems) == len(dataset) and not sizes:
+    if dataset.kind == "coco" and not sizes:
         image_problems = [_suggest_root(p, is_file(data)) for p in image_problems]
     problems += check.class_problems(dataset) + check.box_problems(dataset)
     problems += check.duplicate_problems(dataset) + check.file_problems(dataset) + image_problems
@@ -94,7 +94,7 @@ def check_command(
         _show_summary(name, figures)
         for line in notes:
             console.note(f"NOTE {line}")
-        console.show_problems(problems, hint=" (--json lists all)")
+        console.show_problems(problems, hint=" (--json lists more)")
     if sizes and not no_sheet:
         _write_sheet(sheet or _default_sheet(data, root), dataset, labels, sorted(sizes))
     if fix is not None:
@@ -204,7 +204,7 @@ def _write_repaired_copy(
 def _show_verdict(name: str, problems: list[Problem], suggest_fix: bool) -> None:
     from mini_fsod.data.problems import UNREPAIRED
 
-    found = f"[bold red]{console.count(len(problems), 'problem')}[/]"
+    found = f"[bold red]{console.count(total(problems), 'problem')}[/]"
     verdict = found if problems else "[bold green]No problems[/]"
     repairable = suggest_fix and any(p.kind not in UNREPAIRED for p in problems)
     hint = "; [dim]--fix OUT writes a repaired copy[/]" if repairable else ""

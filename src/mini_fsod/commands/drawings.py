@@ -15,6 +15,7 @@ from typing import Any
 
 from PIL import Image
 
+from mini_fsod.data.pictures import PictureError, open_picture
 from mini_fsod.draw import BASE_COLOUR, MANY_BOXES, NOVEL_COLOUR, draw_boxes
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_folder, mode, real, write_image
@@ -49,9 +50,9 @@ def refuse_overwriting(folder: Path, pictures: Sequence[Picture]) -> None:
 
 def _is_drawing(path: Path) -> bool:
     try:
-        with Image.open(path) as image:
+        with open_picture(path) as image:
             return bool(image.getexif().get(SOFTWARE) == MARK)
-    except Exception:  # decoders raise all kinds of errors; a drawing of ours can be read
+    except PictureError:
         return False
 
 

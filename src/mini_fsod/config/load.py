@@ -18,7 +18,8 @@ from mini_fsod.config.presets import PRESETS
 from mini_fsod.config.schema import TRAINED, Config, Online, Shots, Train
 from mini_fsod.config.values import NULLS, Section, explain, quoted
 from mini_fsod.errors import DataError, Problem
-from mini_fsod.files import open_regular
+from mini_fsod.files import read_bytes
+from mini_fsod.limits import QUOTED, YAML_BYTES
 from mini_fsod.plain_yaml import parse_yaml
 
 
@@ -42,7 +43,7 @@ SHARED = {f"{stage}.{name}": f"train.{name}" for stage in TRAINED for name in Tr
 EITHER = [
     [f"{name}.{key}" for key in kind.either] for name, kind in SECTIONS.items() if kind.either
 ]
-MAX_BYTES = 1 << 20  # of a configuration file
+HINTS = 20  # most unknown keys of a file for which a similar one is searched: that is slow
 FIX = "correct it; mini presets --keys explains every key"
 
 
@@ -90,11 +91,7 @@ def _preset_layer(name: str) -> Layer:
 def _file_layers(name: str, problems: list[Found]) -> list[Layer]:
     """The keys of a file, after those of the preset that it names."""
     try:
-        with open_regular(Path(name)) as source:
-            content = source.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise ValueError("too large for a configuration")
-        table = parse_yaml(content.decode("utf-8-sig"))
+        table = parse_yaml(read_bytes(Path(name), YAML_BYTES).decode("utf-8-sig"))
         if table in (None, *NULLS):
             return []
         if not isinstance(table, dict):
@@ -123,7 +120,9 @@ def _file_layers(name: str, problems: list[Found]) -> list[Layer]:
 def _set_layers(text: str, problems: list[Found]) -> list[Layer]:
     """`KEY=VALUE`. A value in brackets or quotes is YAML, any other is taken literally."""
     key, equals, word = (part.strip() for part in text.partition("="))
-    layer = Layer(f"--set {key}{equals}{word}", {key: word}, key)
+    given = f"{key}{equals}{word}"
+    given = given if len(given) <= QUOTED else f"{given[: QUOTED - 3]}..."
+    layer = Layer(f"--set {given}", {key: word}, key)
     try:
         if not (key and equals):
             raise ValueError("must be KEY=VALUE")
@@ -151,10 +150,11 @@ def _build(layers: Sequence[Layer], problems: list[Found]) -> Config:
     sources: dict[str, Layer] = {}  # of keys, and of sections: the last layer with a key in it
     for layer in layers:
         given = dict(_flat(layer.keys))
-        for key in [key for key in given if key not in KEYS]:
+        for n, key in enumerate([key for key in given if key not in KEYS]):
             value = given.pop(key)
             if key not in SECTIONS:
-                problems.append(_problem(layer, key, _unknown(key)))
+                what = _unknown(key) if n < HINTS else f"unknown key `{key[:QUOTED]}`"
+                problems.append(_problem(layer, key, what))
             elif value != {} and value not in NULLS:
                 problems.append(_problem(layer, key, f"must hold keys, not {quoted(value)}"))
         touched = {*given, *(section for key in given for section in _sections_of(key))}
@@ -252,5 +252,5 @@ def _unknown(key: str) -> str:
 
 def _did_you_mean(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
     folded = {name.casefold(): name for name in known}
-    close = get_close_matches(word.casefold(), list(folded), n=1, cutoff=0.5)
+    close = get_close_matches(word[:QUOTED].casefold(), list(folded), n=1, cutoff=0.5)
     return f": did you mean `{folded[close[0]]}`?" if close else ""

@@ -19,7 +19,7 @@ from pydantic import field_validator as check
 from pydantic_core import ErrorDetails
 
 from mini_fsod.data.text import number, shown
-from mini_fsod.errors import nearest
+from mini_fsod.errors import nearest, repeated
 from mini_fsod.files import is_folder
 from mini_fsod.labels import SPLITS
 
@@ -99,9 +99,9 @@ def _threshold(value: Any) -> Any:
 
 
 def _unique(values: tuple[str, ...]) -> tuple[str, ...]:
-    twice = sorted({name for name in values if values.count(name) > 1})
+    twice = repeated(values)
     if twice:
-        raise ValueError(f"names {', '.join(twice)} twice")
+        raise ValueError(f"names {', '.join(twice[:10])} twice")
     return values
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable
+from pathlib import PurePosixPath
 
 import numpy as np
 
@@ -99,25 +101,36 @@ def duplicate_problems(data: Dataset) -> list[Problem]:
 
 
 def first_of_picture(data: Dataset) -> Ints:
-    """(I,) index of the first image of the same COCO file with the same picture; often its own.
+    """(I,) index of the first image with the same picture; often its own.
 
-    In other formats, an image is its picture; two XML files with one <filename> are a typo.
+    Several COCO files may name one picture: they are image sets. Of several XML files, the one that
+    is named like the picture comes first.
     """
-    if data.kind != "coco":
-        return np.arange(len(data), dtype=np.int64)
+    keys = [
+        (source if data.kind == "coco" else "", posixpath.normpath(file))
+        for source, file in zip(data.sources, data.files, strict=True)
+    ]
     first: dict[tuple[str, str], int] = {}
-    pairs = enumerate(zip(data.sources, data.files, strict=True))
-    return np.array([first.setdefault(pair, i) for i, pair in pairs], dtype=np.int64)
+    if data.kind == "voc":
+        for i, (key, file) in enumerate(zip(keys, data.files, strict=True)):
+            if PurePosixPath(data.sources[i]).stem == PurePosixPath(file).stem:
+                first.setdefault(key, i)
+    return np.array([first.setdefault(key, i) for i, key in enumerate(keys)], dtype=np.int64)
 
 
 def file_problems(data: Dataset) -> list[Problem]:
-    """Pictures under several ids: objects of one image are background in the other."""
+    """Pictures under several ids: objects of one image are background in the other.
+
+    Two XML files that name one picture are another kind: one of the names is wrong.
+    """
     report = Report()
     for i, first in enumerate(first_of_picture(data).tolist()):
         if first != i:
             file, record = data.where_image(i)
-            what = f"image {data.ids[first]} has the same picture"
-            report("picture-duplicate", record, what, file=file)
+            kind, what = "picture-duplicate", f"image {data.ids[first]} has the same picture"
+            if data.kind == "voc":
+                kind, what = "filename-duplicate", f"{data.sources[first]} names the same picture"
+            report(kind, record, what, file=file)
     return report.problems
 
 

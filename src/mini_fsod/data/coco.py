@@ -12,22 +12,24 @@ from typing import Any
 import numpy as np
 
 from mini_fsod.data.dataset import Bools, Boxes, Dataset, Ints
-from mini_fsod.data.json_stream import JsonError, records
+from mini_fsod.data.json_stream import JsonError, RepeatedKey, records
 from mini_fsod.data.layout import KNOWN
 from mini_fsod.data.pictures import stays_inside
 from mini_fsod.data.problems import Report
 from mini_fsod.data.text import is_text, shown
 from mini_fsod.errors import Problem
+from mini_fsod.limits import BOXES, CLASSES, IMAGES, JSON_KEYS, PROBLEMS_OF_A_FILE
 
 NUMBERS = {int, float}
+UNREAD_NAMED = 50  # keys that are not read
 FLAGS = ("iscrowd", "ignore", "difficult")
 KEPT = {
     "images": {"id", "file_name", "width", "height"},
     "annotations": {"id", "image_id", "category_id", "bbox", "area", *FLAGS},
     "categories": {"id", "name"},
 }
+MOST = {"images": IMAGES, "annotations": BOXES, "categories": CLASSES}
 NOUNS = {"images": "image", "annotations": "annotation", "categories": "category"}
-MOST_PROBLEMS = 20_000  # a file of another kind is wrong in every record
 
 
 class _Columns:
@@ -45,13 +47,9 @@ class _Columns:
         self.boxes, self.areas, self.flags = array("d"), array("d"), array("b")
 
     def report_annotations(self, wrong: Bools, kind: str, what: str, ids: Ints) -> None:
-        """A problem for each wrong annotation, with its id of `ids`; beyond the limit, one."""
-        rows = np.flatnonzero(wrong).tolist()
-        room = max(MOST_PROBLEMS - len(self.report.problems), 1)
-        for i in rows[:room]:
+        """A problem for each wrong annotation, with its id of `ids`."""
+        for i in np.flatnonzero(wrong).tolist():
             self.report(kind, f"annotation {self.ids[i]}", what.format(ids[i]))
-        if len(rows) > room:
-            self.report(kind, "annotations", f"{len(rows) - room:,} more have the same problem")
 
 
 def read_coco(path: Path, file: str, up: int = 0) -> tuple[Dataset, list[Problem]]:
@@ -71,12 +69,17 @@ def read_coco(path: Path, file: str, up: int = 0) -> tuple[Dataset, list[Problem
                 continue
             if index < 0 and value != []:
                 report("json-shape", key, f'"{key}" is not a list')
+            elif isinstance(value, RepeatedKey):
+                _repeated_key(columns, key, index, value)
             elif index >= 0 and type(value) is not dict:
                 report("json-shape", f"{key}[{index}]", "not an object", "remove the record")
             elif index >= 0:
-                columns.keys[key].update(value)
+                if len(columns.keys[key]) < JSON_KEYS:
+                    columns.keys[key].update(value)
                 (_annotation if key == "annotations" else _named)(columns, key, index, value)
-            if len(report.problems) > MOST_PROBLEMS:
+            if index >= MOST[key]:
+                raise JsonError(f"{key}[{index}]", f"more than {MOST[key]:,} {key}")
+            if report.counts and report.counts.total() > PROBLEMS_OF_A_FILE:
                 raise JsonError(f"{key}[{index}]", "too many problems, stopped reading")
     except JsonError as error:
         fix = "write the file again, as an object with the lists images, annotations, categories"
@@ -87,8 +90,8 @@ def read_coco(path: Path, file: str, up: int = 0) -> tuple[Dataset, list[Problem
     else:
         missing = [name for name in KEPT if name not in lists]
         if len(missing) > 1:
-            report.problems[:] = [not_coco(file)]
-        elif missing:
+            return _resolve(columns, path.parent, []), [not_coco(file)]
+        if missing:
             report("json-shape", "", f'the list "{missing[0]}" is missing')
     return _resolve(columns, path.parent, sorted(lists.keys() - KEPT)), report.problems
 
@@ -130,6 +133,15 @@ def _checked_id(
             if _is_integer(intended):
                 columns.wrong_ids[key].add(intended)
     return None, where
+
+
+def _repeated_key(columns: _Columns, key: str, index: int, record: RepeatedKey) -> None:
+    """What is meant is not known: the record is left out, and so are the boxes of its id."""
+    number: Any = record.get("id")
+    if _is_integer(number):
+        columns.wrong_ids[key].add(number)
+    what = f"the key {shown(record.key)} is given twice"
+    columns.report("key-duplicate", f"{key}[{index}]", what)
 
 
 def _named(columns: _Columns, key: str, index: int, record: Mapping[str, Any]) -> None:
@@ -296,7 +308,7 @@ def _resolve(columns: _Columns, root: Path, unused: list[str]) -> Dataset:
             difficult=flags & 4 > 0,
         ),
         sources=(columns.report.file,) * len(images),
-        unread=tuple(shown(key)[1:-1] for key in unused),
+        unread=tuple(shown(key)[1:-1] for key in unused[:UNREAD_NAMED]),
     )
 
 

@@ -6,12 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mini_fsod.data.text import shown
 from mini_fsod.errors import UserError, nearest
 
 ImageId = int | str
@@ -166,9 +168,9 @@ class Dataset:
         They get their short ids, if these are unique: pictures of train and test may share names.
         """
         if name not in self.subsets:
-            known = ", ".join(self.subsets) or "none"
+            known = ", ".join(islice(self.subsets, 20)) or "none"
             raise UserError(
-                f'The data has no image set "{name}".{nearest(name, self.subsets)}',
+                f"The data has no image set {shown(name)}.{nearest(name, self.subsets)}",
                 f"Image sets: {known}.",
             )
         part = self.select(self.subsets[name])

@@ -47,7 +47,7 @@ def pictures_below(
                 found.append(path)
             else:
                 report_invalid_name(problems, path)
-    for problem in problems.problems:
+    for problem in problems.kept:
         report(problem)
     return sorted(found)
 

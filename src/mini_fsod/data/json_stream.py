@@ -8,23 +8,52 @@ dropped, and the first syntax error ends the reading.
 from __future__ import annotations
 
 import codecs
+import errno
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from mini_fsod.files import open_regular
+from mini_fsod.limits import (
+    COCO_BYTES,
+    DETECTIONS_BYTES,
+    FIRST_KEYS_BYTES,
+    JSON_KEYS,
+    JSON_NON_OBJECTS,
+    RECORD_CHARACTERS,
+)
 
 CHUNK = 1 << 22  # bytes read at a time
-RECORD_LIMIT = 1 << 23  # characters of one record; real masks are far smaller
-SEARCHED = 1 << 26  # bytes in which to find the keys of a COCO file
-MOST_NON_OBJECTS = 1_000_000  # elements of one list that are not objects
 DELIMITERS = set(" \t\n\r,:]}")
 ENDS = "the file ends here, incomplete"
 
 _not_space = re.compile(r"[^ \t\n\r]")
-_scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+
+
+class RepeatedKey(dict[str, Any]):
+    """An object in which `key` is given twice: what it means is not known."""
+
+    key = ""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) == len(pairs):
+        return record
+    repeated = RepeatedKey(record)
+    keys: set[str] = set()
+    for key, _ in pairs:
+        if key in keys:
+            repeated.key = key
+            break
+        keys.add(key)
+    return repeated
+
+
+_scan: Any = json.JSONDecoder(object_pairs_hook=_object).scan_once  # type: ignore[attr-defined]
 
 
 class JsonError(Exception):
@@ -39,16 +68,34 @@ class JsonError(Exception):
 def records(path: Path) -> Iterator[tuple[str, int, Any]]:
     """(key, index, element) of every top-level list, (key, -1, value) of every other value.
 
-    An empty list is (key, -1, []).
+    An empty list is (key, -1, []). An object with a key given twice is a RepeatedKey.
     """
-    with open_regular(path) as source:
+    with _open(path, COCO_BYTES) as source:
         yield from _records(source)
+
+
+def elements(path: Path) -> Iterator[Any]:
+    """The elements of a file that is a list, such as detections."""
+    with _open(path, DETECTIONS_BYTES) as source:
+        text = _Text(source)
+        if text.next() != "[":
+            raise JsonError("", "not a JSON list, which starts with [")
+        yield from (value for _, index, value in _elements(text, "") if index >= 0)
+        _expect_end(text)
+
+
+def _open(path: Path, limit: int) -> BinaryIO:
+    source = open_regular(path)
+    if os.fstat(source.fileno()).st_size > limit:
+        source.close()
+        raise OSError(errno.EFBIG, f"larger than {limit >> 30} GB")
+    return source
 
 
 def first_keys(path: Path, wanted: set[str], enough: int) -> set[str]:
     """The top-level keys, until `enough` of the `wanted` are found.
 
-    A JsonError if they are not in the first SEARCHED bytes.
+    A JsonError if they are not in the first FIRST_KEYS_BYTES.
     """
     keys: set[str] = set()
     with open_regular(path) as source:
@@ -56,7 +103,7 @@ def first_keys(path: Path, wanted: set[str], enough: int) -> set[str]:
             keys.add(key)
             if len(keys & wanted) >= enough:
                 break
-            if source.tell() > SEARCHED:
+            if source.tell() > FIRST_KEYS_BYTES:
                 raise JsonError(key, "too large to find its keys")
     return keys
 
@@ -74,23 +121,33 @@ def _records(source: BinaryIO) -> Iterator[tuple[str, int, Any]]:
         if key in keys:
             raise JsonError(key, f'the key "{key}" appears twice')
         keys.add(key)
+        if len(keys) > JSON_KEYS:
+            raise JsonError("", f"more than {JSON_KEYS:,} keys")
         text.expect(":", key)
         if text.next() != "[":
             yield key, -1, text.value(key)
             continue
-        index = non_objects = 0
-        while text.has_item(index, "]", f"{key}[{index - 1}]"):
-            record = f"{key}[{index}]"
-            value = text.value(record)
-            non_objects += type(value) is not dict
-            if non_objects > MOST_NON_OBJECTS:
-                raise JsonError(record, "too many elements that are not objects")
-            yield key, index, value
-            index += 1
-        if not index:
-            yield key, -1, []
+        yield from _elements(text, key)
+    _expect_end(text)
+
+
+def _elements(text: _Text, key: str) -> Iterator[tuple[str, int, Any]]:
+    index = non_objects = 0
+    while text.has_item(index, "]", f"{key}[{index - 1}]"):
+        record = f"{key}[{index}]"
+        value = text.value(record)
+        non_objects += not isinstance(value, dict)
+        if non_objects > JSON_NON_OBJECTS:
+            raise JsonError(record, "too many elements that are not objects")
+        yield key, index, value
+        index += 1
+    if not index:
+        yield key, -1, []
+
+
+def _expect_end(text: _Text) -> None:
     if text.next():
-        raise JsonError("", "more text after the end of the JSON object")
+        raise JsonError("", "more text after the end of the JSON value")
 
 
 class _Text:
@@ -164,7 +221,7 @@ class _Text:
                 reason = f"broken JSON: {getattr(error, 'msg', error)}"
             if self.ended:
                 raise JsonError(record, reason)
-            if len(self.text) - self.at > RECORD_LIMIT:
-                what = f"a value is longer than {RECORD_LIMIT >> 20} MB ({reason})"
+            if len(self.text) - self.at > RECORD_CHARACTERS:
+                what = f"a value is longer than {RECORD_CHARACTERS >> 20} MB ({reason})"
                 raise JsonError(record, what)
             self.grow(record)

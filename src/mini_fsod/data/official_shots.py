@@ -20,6 +20,7 @@ from mini_fsod.data.subsets import is_of
 from mini_fsod.data.text import read_text
 from mini_fsod.errors import UserError
 from mini_fsod.labels import LabelMap
+from mini_fsod.limits import LISTS_BYTES
 
 # {shots: {class: [image ids]}} of one seed
 Lists = Mapping[int, Mapping[str, Sequence[ImageId]]]
@@ -42,7 +43,7 @@ def lists_from_file(path: Path, seed: int) -> tuple[Lists, bool]:
     Also returns whether it is COCO's: its lists name images of both train and val.
     """
     try:
-        content = json.loads(read_text(path))
+        content = json.loads(read_text(path, LISTS_BYTES), object_pairs_hook=_unique)
         first = next(iter(next(iter(content.values())).values()))
         if isinstance(first, dict):
             return _of_seed(content, seed, str(path)), False
@@ -60,6 +61,13 @@ def lists_from_file(path: Path, seed: int) -> tuple[Lists, bool]:
             f"{path}: not a file of few-shot lists.",
             "Write {seed: {K: {class: [image ids]}}} or {K: {class: [[set, image id]]}}.",
         ) from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise ValueError("a key is given twice")
+    return table
 
 
 def _of_seed(content: Mapping[str, Any], seed: int, source: str) -> Lists:

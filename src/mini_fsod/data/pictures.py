@@ -5,15 +5,22 @@ from __future__ import annotations
 import errno
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from PIL import Image, UnidentifiedImageError
 
+from mini_fsod.errors import UserError
 from mini_fsod.files import open_regular
+from mini_fsod.limits import PICTURE_BYTES, PICTURE_PIXELS, WEBP_PIXELS
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".avif")
+
+# What may decode a picture, whatever its name. Pillow would choose by content from all that it
+# knows: a PostScript file called a.png would start Ghostscript.
+FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "AVIF", "GIF", "JPEG2000")
 
 # Unsupported formats: folders are not searched for them. Pillow reads some of them all the same, so
 # they may be named by annotations.
@@ -21,9 +28,6 @@ UNREAD = (
     *(".heic", ".heif", ".hif", ".gif", ".jp2", ".j2k", ".jxl", ".jfif", ".svg"),
     *(".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2", ".pef", ".srw"),
 )
-
-# photographs have at most some 60 million pixels; a few kilobytes may decode to gigabytes
-MOST_PIXELS = 100_000_000
 
 ORIENTATION = 0x0112  # EXIF tag: how viewers rotate the stored picture
 TURNS = {
@@ -89,22 +93,25 @@ def drawn_size(
     return (height, width) if turned and declared != (width, height) else (width, height)
 
 
-def picture_size(path: Path, decode: bool = False) -> tuple[int, int, bool]:
-    """(width, height, turned) from the header; `decode` also decodes the pixels.
+@contextmanager
+def open_picture(path: Path) -> Iterator[Image.Image]:
+    """The only way to open a picture file: regular files of `FORMATS`, within the limits.
 
-    `turned`: EXIF asks viewers to rotate the stored picture by 90 degrees, see `drawn_size`.
+    Whatever goes wrong inside the `with`, decoding included, is a PictureError.
     """
     try:
-        with open_regular(path) as file, Image.open(file) as picture:
-            width, height = picture.size
-            if width * height > MOST_PIXELS:
-                what = f"{width} x {height} is more than {MOST_PIXELS // 10**6} million pixels"
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size > PICTURE_BYTES:
+                what = f"larger than {PICTURE_BYTES >> 20:,} MB"
                 raise PictureError("picture-too-large", what)
-            turned = turn_of(picture) in QUARTER_TURNS
-            if decode:
-                picture.load()
-            return width, height, turned
-    except PictureError:
+            with Image.open(file, formats=FORMATS) as picture:
+                width, height = picture.size
+                most = WEBP_PIXELS if picture.format in ("WEBP", "AVIF") else PICTURE_PIXELS
+                if width * height > most:
+                    what = f"{width} x {height} is more than {most // 10**6} million pixels"
+                    raise PictureError("picture-too-large", what)
+                yield picture
+    except (PictureError, UserError):
         raise
     except Image.DecompressionBombError:
         raise PictureError("picture-too-large", "decodes to too many pixels") from None
@@ -112,13 +119,27 @@ def picture_size(path: Path, decode: bool = False) -> tuple[int, int, bool]:
         if is_unread(path.name):
             what = f"unsupported picture format ({path.suffix.lower()})"
             raise PictureError("picture-format", what) from None
-        raise PictureError("picture-unreadable", "not a picture") from None
+        what = "not a picture of a format that is read"
+        raise PictureError("picture-unreadable", what) from None
     except Exception as error:  # decoders raise anything on damaged files
         if getattr(error, "errno", None) in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
             raise PictureError("picture-missing", "the picture does not exist") from None
         kind = "picture-truncated" if "truncated" in str(error) else "picture-unreadable"
-        reason = getattr(error, "strerror", None) or error
+        reason = str(getattr(error, "strerror", None) or error)[:200]
         raise PictureError(kind, f"cannot be decoded ({reason})") from None
+
+
+def picture_size(path: Path, decode: bool = False) -> tuple[int, int, bool]:
+    """(width, height, turned) from the header; `decode` also decodes the pixels.
+
+    `turned`: EXIF asks viewers to rotate the stored picture by 90 degrees, see `drawn_size`.
+    """
+    with open_picture(path) as picture:
+        width, height = picture.size
+        turned = turn_of(picture) in QUARTER_TURNS
+        if decode:
+            picture.load()
+        return width, height, turned
 
 
 def picture_sizes(

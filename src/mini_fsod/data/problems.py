@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 
 from mini_fsod.errors import Problem
+from mini_fsod.limits import PROBLEMS_KEPT
 
 LEFT_OUT = "left out"
 IMAGE_OUT = "image left out, with its boxes"
@@ -26,7 +28,9 @@ KINDS = {
     "box-outside": ("clip the box to the picture", "clipped"),
     "box-shape": ("use four numbers", LEFT_OUT),
     "class-duplicate": ("use one name for a class", "merged under the name with the most boxes"),
+    "data-too-large": ("split the data set", "left out from there on"),
     "empty": ("add images with boxes", NO_REPAIR),
+    "filename-duplicate": ("correct <filename>, or remove one of the files", IMAGE_OUT),
     "flag-wrong": ("use 0 or 1", LEFT_OUT),
     "folder-unreadable": ("make it readable", LEFT_OUT),
     "id-duplicate": ("use another id", "renumbered"),
@@ -34,6 +38,7 @@ KINDS = {
     "id-wrong": ("use integer ids", LEFT_OUT),
     "json-broken": ("write the file again", "everything after that could not be read"),
     "json-shape": ("write lists of objects: images, annotations, categories", LEFT_OUT),
+    "key-duplicate": ("remove one of the two", LEFT_OUT),
     "key-missing": ("add it, or remove the record", LEFT_OUT),
     "label-broken": ("correct the line", LEFT_OUT),
     "list-broken": ("list pictures only", LEFT_OUT),
@@ -46,7 +51,7 @@ KINDS = {
     "path-outside": ("use a path inside it", LEFT_OUT),
     "picture-duplicate": (
         "give the picture one id, with all its boxes",
-        "merged under the first id, with the boxes of all",
+        "merged under the first id, with the boxes of all that declare the same size",
     ),
     "picture-format": ("save the picture as JPEG or PNG, with that suffix", IMAGE_OUT),
     "picture-missing": ("put the picture there, or remove the image", IMAGE_OUT),
@@ -86,13 +91,36 @@ def outcome(problem: Problem) -> str:
 
 @dataclass(slots=True)
 class Report:
-    """Collects problems, of the annotation file `file` unless another one is named."""
+    """Collects problems, of the annotation file `file` unless another one is named.
+
+    The first PROBLEMS_KEPT of each kind are kept, of the others their number.
+    """
 
     file: str = ""
-    problems: list[Problem] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    kept: list[Problem] = field(default_factory=list)
 
     def __call__(
         self, kind: str, record: str, what: str, fix: str = "", file: str | None = None
     ) -> None:
-        file = self.file if file is None else file
-        self.problems.append(Problem(kind, file, record, what, fix or KINDS[kind][0]))
+        self.counts[kind] += 1
+        if self.counts[kind] <= PROBLEMS_KEPT:
+            file = self.file if file is None else file
+            self.kept.append(Problem(kind, file, record, what, fix or KINDS[kind][0]))
+
+    def of(self, file: str) -> Report:
+        """The same report, for the problems of another file."""
+        return Report(file, self.counts, self.kept)
+
+    def add(self, problem: Problem) -> None:
+        self(problem.kind, problem.record, problem.what, problem.fix, problem.file)
+
+    @property
+    def problems(self) -> list[Problem]:
+        """The problems in order, and one line for those of each kind that were only counted."""
+        return self.kept + [
+            replace(last, record="", what=f"{n:,} more of this kind", count=n)
+            for kind, number in self.counts.items()
+            if (n := number - PROBLEMS_KEPT) > 0
+            for last in [next(p for p in reversed(self.kept) if p.kind == kind)]
+        ]

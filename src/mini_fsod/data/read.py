@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from mini_fsod.data.dataset import Dataset, ImageId, concatenated
 from mini_fsod.data.folder import read_folder
 from mini_fsod.data.layout import coco_files, data_folder, listing, locate_pictures, name_of
 from mini_fsod.data.pictures import is_picture
+from mini_fsod.data.text import shown
 from mini_fsod.data.voc import is_xml, other_folders, read_voc, voc_folders
 from mini_fsod.data.yolo import find_configs, missing_config, read_yolo
 from mini_fsod.errors import DataError, Problem, UserError, nearest
@@ -135,8 +137,8 @@ def _read_coco_files(
 ) -> tuple[Dataset, list[Problem]]:
     if subset is not None and subset not in files:
         raise UserError(
-            f'The data has no image set "{subset}".{nearest(subset, files)}',
-            f"Image sets: {', '.join(files)}.",
+            f"The data has no image set {shown(subset)}.{nearest(subset, files)}",
+            f"Image sets: {', '.join(islice(files, 20))}.",
         )
     names = [n for n in files if subset in (None, n)]
     parts, problems = [], []
@@ -162,9 +164,10 @@ def _unite(root: Path, names: Sequence[str], parts: Sequence[Dataset]) -> Datase
         # each file numbers its images from 1, so ids begin with the image set
         short_ids = ids
         ids = tuple(f"{n}/{i}" for n, d in zip(names, parts, strict=True) for i in d.ids)
+    position = {n: c for c, n in enumerate(order)}
     boxes, subsets, start = [], {}, 0
     for name, part in zip(names, parts, strict=True):
-        label = np.array([order.index(n) for n in part.classes], dtype=np.int64)[part.boxes.label]
+        label = np.array([position[n] for n in part.classes], dtype=np.int64)[part.boxes.label]
         boxes.append(replace(part.boxes, image=part.boxes.image + start, label=label))
         subsets[name] = np.arange(start, start + len(part), dtype=np.int64)
         start += len(part)

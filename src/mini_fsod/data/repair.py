@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from mini_fsod.data.check import (
     spellings,
 )
 from mini_fsod.data.dataset import Bools, Dataset
+from mini_fsod.data.pictures import stays_inside
 from mini_fsod.data.problems import outcome
 from mini_fsod.data.text import shown
 from mini_fsod.data.write import write_coco
@@ -40,7 +42,7 @@ class Repair:
         """The label map of the copy: a class that was novel in any spelling is novel."""
         novel = dict.fromkeys(self.renamed.get(c, c) for c in labels.novel)
         base = dict.fromkeys(self.renamed.get(c, c) for c in labels.base)
-        kept = self.data.classes
+        kept = frozenset(self.data.classes)
         return LabelMap(
             tuple(c for c in base if c in kept and c not in novel),
             tuple(c for c in novel if c in kept),
@@ -77,12 +79,14 @@ def repair(data: Dataset, sizes: Mapping[int, tuple[int, int]]) -> Repair:
 def _merge_ids(data: Dataset, readable: Bools) -> tuple[Dataset, Bools]:
     """Boxes of a picture with several ids moved to the first id, and (I,) the images to keep.
 
-    Ids that declare different sizes stay apart: EXIF rotation applies to one of them only.
+    Ids that declare another size than the first are left out with their boxes: EXIF rotation
+    applies to one of them only. So are XML files that name the picture of another one.
     """
     first = first_of_picture(data)
-    first = np.where((data.sizes[first] == data.sizes).all(axis=1), first, np.arange(len(first)))
-    boxes = replace(data.boxes, image=first[data.boxes.image])
-    return data.with_boxes(boxes), readable & (first == np.arange(len(first)))
+    own = np.arange(len(first))
+    merged = (data.sizes[first] == data.sizes).all(axis=1) & (data.kind != "voc")
+    boxes = replace(data.boxes, image=np.where(merged, first, own)[data.boxes.image])
+    return data.with_boxes(boxes), readable & (first == own)
 
 
 def _merge_spellings(data: Dataset) -> tuple[Dataset, dict[str, str]]:
@@ -90,7 +94,8 @@ def _merge_spellings(data: Dataset) -> tuple[Dataset, dict[str, str]]:
     count = np.bincount(data.boxes.label, minlength=len(data.classes))
     chosen = {c: max(g, key=lambda c: int(count[c])) for g in spellings(data) for c in g}
     keep = sorted(set(chosen.values()))
-    label = np.array([keep.index(chosen[c]) for c in range(len(data.classes))], dtype=np.int64)
+    new_index = {c: n for n, c in enumerate(keep)}
+    label = np.array([new_index[chosen[c]] for c in range(len(data.classes))], dtype=np.int64)
     names = [(data.classes[c], data.classes[k]) for c, k in chosen.items()]
     merged = replace(
         data,
@@ -115,6 +120,8 @@ def write_repaired(
     """
     if len(data) == 0:
         raise UserError("Nothing in the data is usable.", "A repaired copy would be empty.")
+    if len(data.boxes) == 0 and data.kind != "folder":
+        raise UserError("No box of the data is usable.", "A repaired copy would have none.")
     target = real(out)
     try:
         if mode(out) and (not is_folder(out) or any(out.iterdir())):
@@ -126,12 +133,14 @@ def write_repaired(
         raise _unwritable(out, error) from None
     shutil.rmtree(part, ignore_errors=True)
     try:
-        for n, name in enumerate(data.files):
+        names = _portable(data.files)
+        for n, (name, old) in enumerate(zip(names, data.files, strict=True)):
             copy = part / name
             copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(data.root / name, copy)
+            shutil.copyfile(data.root / old, copy)
             if progress:
                 progress(n + 1)
+        data = replace(data, files=names)
         if data.kind != "folder":
             _write_annotations(part, data, labels)
         if mode(out):
@@ -141,6 +150,20 @@ def write_repaired(
         raise _unwritable(out, error) from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def _portable(files: Sequence[str]) -> tuple[str, ...]:
+    """File names that COCO readers find: in a path of Windows, a backslash is no part of a name."""
+    taken = set(files)
+    names = []
+    for name in files:
+        if "\\" in name or not stays_inside(name):
+            name = re.sub(r"[\\:]", "_", name)
+            while name in taken:
+                name = str(PurePosixPath(name).with_stem(f"{PurePosixPath(name).stem}_"))
+            taken.add(name)
+        names.append(name)
+    return tuple(names)
 
 
 def _unwritable(out: Path, error: Exception) -> UserError:
@@ -171,7 +194,10 @@ def _image_sets(data: Dataset) -> list[str]:
 
 def changes(problems: Sequence[Problem], data: Dataset, done: Repair) -> list[str]:
     """What the repair changed in the original `data`, one line per kind of change."""
-    counts = Counter((p.kind, outcome(p)) for p in problems if p.kind != "box-outside")
+    counts: Counter[tuple[str, str]] = Counter()
+    for p in problems:
+        if p.kind != "box-outside":
+            counts[p.kind, outcome(p)] += p.count
     lines = [f"{n:,} x {kind}: {result}" for (kind, result), n in counts.items()]
     lines += [f"{shown(old)} renamed to {shown(new)}" for old, new in done.renamed.items()]
     outside = box_kinds(data)["box-outside"]

@@ -7,19 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mini_fsod.files import open_regular
+from mini_fsod.files import read_bytes
 
 QUOTED = 60  # characters of a value in a message
 
 
-def read_text(path: Path, limit: int | None = None) -> str:
+def read_text(path: Path, limit: int) -> str:
     """A UTF-8 file of at most `limit` bytes, or an OSError."""
-    with open_regular(path) as source:
-        content = source.read(-1 if limit is None else limit + 1)
-    if limit is not None and len(content) > limit:
-        raise OSError(errno.EFBIG, f"larger than {limit >> 20} MB")
     try:
-        return content.decode("utf-8-sig")
+        return read_bytes(path, limit).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise OSError(errno.EILSEQ, "not UTF-8 text") from None
 

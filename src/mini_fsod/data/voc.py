@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +20,14 @@ from mini_fsod.data.pictures import SUFFIXES, UNREAD, is_picture, is_unread, sta
 from mini_fsod.data.problems import Report
 from mini_fsod.data.text import is_text, number, shown
 from mini_fsod.errors import Problem, UserError
-from mini_fsod.files import is_file, is_folder, open_regular
+from mini_fsod.files import is_file, is_folder, read_bytes
 from mini_fsod.labels import VOC_CLASSES
+from mini_fsod.limits import BOXES, BOXES_PER_LABEL, CLASSES, LABEL_BYTES, LIST_BYTES
 
 SETS = ("train", "val", "trainval", "test")
-MOST_BYTES = 1 << 24  # of the XML file of one image
 DIRECTORIES = ("jpegimages", "images")
 KEPT = {"name", "bndbox", "difficult"}
+TAGS_NAMED = 50  # that are not read
 
 # (object, class, (x, y, width, height), difficult)
 Row = tuple[int, str, tuple[float, float, float, float], bool]
@@ -95,17 +97,19 @@ def _is_beside_pictures(names: list[str]) -> bool:
 
 def read_voc(root: Path, years: list[str]) -> tuple[Dataset, list[Problem]]:
     """The images of all lists in ImageSets/Main, or of all XML files if there are no lists."""
-    problems: list[Problem] = []
+    report = Report()
     index: dict[tuple[str, str], int] = {}  # (year, stem): image
     files: list[str] = []
     sources: list[str] = []
     sizes: list[tuple[int, int]] = []
-    objects: list[tuple[int, *Row]] = []
+    images, labels, records = array("q"), array("q"), array("q")
+    xywh, difficult = array("d"), array("b")
+    names: dict[str, int] = {}  # class: number in the order of appearance
     tags: set[str] = set()
     sets: dict[str, list[tuple[str, str]]] = {}
     for prefix in years:
-        year = _year(root, prefix, Report(problems=problems))
-        lists = _lists(root, prefix, year.xml, problems)
+        year = _year(root, prefix, report)
+        lists = _lists(root, prefix, year.xml, report)
         if not lists and len(years) > 1:
             sets[prefix.rstrip("/")] = [(prefix, stem) for stem in year.xml]
         for name, listed in lists.items():
@@ -116,37 +120,51 @@ def read_voc(root: Path, years: list[str]) -> tuple[Dataset, list[Problem]]:
         wanted = {stem for listed in lists.values() for stem in listed}
         for stem in sorted(wanted or year.xml):
             file = year.annotations + year.xml.get(stem, f"{stem}.xml")
-            report = Report(file, problems)
-            tree = _parsed(root / file, report)
+            of_file = report.of(file)
+            tree = _parsed(root / file, of_file)
             if tree is None:
                 continue
             index[prefix, stem] = i = len(files)
             sources.append(file)
-            files.append(_picture(year, stem, tree, report))
-            sizes.append(_size(tree, report))
-            objects += [(i, *row) for row in _objects(tree, report)]
-            tags |= {part.tag for part in tree.iterfind("object/*")} - KEPT
+            files.append(_picture(year, stem, tree, of_file))
+            sizes.append(_size(tree, of_file))
+            for n, name, box, is_difficult in _objects(tree, of_file):
+                images.append(i)
+                labels.append(names.setdefault(name, len(names)))
+                records.append(n)
+                xywh.extend(box)
+                difficult.append(is_difficult)
+            if len(tags) < TAGS_NAMED:
+                tags |= {part.tag for part in tree.iterfind("object/*")} - KEPT
+            if len(images) > BOXES or len(names) > CLASSES:
+                most = f"{BOXES:,} boxes or {CLASSES:,} classes"
+                what = f"more than {most}; later files were not read"
+                of_file("data-too-large", "", what)
+                break
     stems = tuple(stem for _, stem in index)
     unique = len(set(stems)) == len(stems)
-    names = sorted({row[2] for row in objects})
+    order = sorted(names)
     # the numbers of VOC, even where some of its classes are missing
-    table = VOC_CLASSES if set(names) <= set(VOC_CLASSES) else tuple(names)
+    known = VOC_CLASSES if set(names) <= set(VOC_CLASSES) else order
+    number_of = {name: n for n, name in enumerate(known, start=1)}
+    position = {name: c for c, name in enumerate(order)}
+    label = np.array([position[name] for name in names], dtype=np.int64)
     data = Dataset(
         kind="voc",
         root=root,
-        classes=tuple(names),
-        category_ids=tuple(table.index(name) + 1 for name in names),
+        classes=tuple(order),
+        category_ids=tuple(number_of[name] for name in order),
         ids=stems if unique else tuple(prefix + stem for prefix, stem in index),
         short_ids=() if unique else stems,
-        unread=tuple(f"<{tag[:60]}> of objects" for tag in sorted(tags)[:50]),
+        unread=tuple(f"<{tag[:60]}> of objects" for tag in sorted(tags)[:TAGS_NAMED]),
         files=tuple(files),
         sizes=np.array(sizes, dtype=np.int64).reshape(-1, 2),
         boxes=Boxes.of(
-            [row[0] for row in objects],
-            [row[3] for row in objects],
-            [names.index(row[2]) for row in objects],
-            record=[row[1] for row in objects],
-            difficult=[row[4] for row in objects],
+            np.array(images, dtype=np.int64),
+            np.array(xywh),
+            label[np.array(labels, dtype=np.int64)],
+            record=np.array(records, dtype=np.int64),
+            difficult=np.array(difficult, dtype=np.bool_),
         ),
         sources=tuple(sources),
         subsets={
@@ -154,7 +172,7 @@ def read_voc(root: Path, years: list[str]) -> tuple[Dataset, list[Problem]]:
             for name, keys in sets.items()
         },
     )
-    return data, problems
+    return data, report.problems
 
 
 def _year(root: Path, prefix: str, report: Report) -> _Year:
@@ -186,18 +204,18 @@ def _year(root: Path, prefix: str, report: Report) -> _Year:
 
 
 def _lists(
-    root: Path, prefix: str, stems: Mapping[str, str], problems: list[Problem]
+    root: Path, prefix: str, stems: Mapping[str, str], report_all: Report
 ) -> dict[str, list[str]]:
     """{image set: stems} of the files in ImageSets/Main."""
     lists: dict[str, list[str]] = {}
     for name in SETS:
-        report = Report(f"{prefix}ImageSets/Main/{name}.txt", problems)
+        report = report_all.of(f"{prefix}ImageSets/Main/{name}.txt")
         if not is_file(root / report.file):
             continue
         lists[name] = []
         try:
-            with open_regular(root / report.file) as source:
-                lines = source.read().decode("utf-8-sig", "replace").splitlines()
+            content = read_bytes(root / report.file, LIST_BYTES)
+            lines = content.decode("utf-8-sig", "replace").splitlines()
         except OSError as error:
             report("list-unreadable", "", f"cannot be read ({error.strerror})")
             continue
@@ -219,12 +237,7 @@ def _listed(line: str, stems: Mapping[str, str]) -> str:
 def _parsed(path: Path, report: Report) -> Element | None:
     """The XML of an image; None if it cannot be used."""
     try:
-        with open_regular(path) as source:
-            content = source.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            report("xml-broken", "", "too large for one image", "remove the file")
-            return None
-        tree: Element = fromstring(content, forbid_dtd=True)
+        tree: Element = fromstring(read_bytes(path, LABEL_BYTES), forbid_dtd=True)
     except FileNotFoundError:
         report("annotation-missing", "", "in a list of images, but the file does not exist")
     except DefusedXmlException:
@@ -268,8 +281,12 @@ def _size(tree: Element, report: Report) -> tuple[int, int]:
 
 
 def _objects(tree: Element, report: Report) -> Iterator[Row]:
-    for n, part in enumerate(tree.findall("object"), start=1):
+    for n, part in enumerate(tree.iterfind("object"), start=1):
         record = f"object {n}"
+        if n > BOXES_PER_LABEL:
+            what = f"more than {BOXES_PER_LABEL:,} objects of one picture; no more are read"
+            report("xml-shape", record, what)
+            return
         name = (part.findtext("name") or "").strip()
         if not name:
             report("key-missing", record, "<name> is missing or empty")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -24,10 +26,17 @@ from mini_fsod.data.problems import Report
 from mini_fsod.data.text import is_text, number, read_text, shown
 from mini_fsod.errors import Problem, nearest
 from mini_fsod.files import is_file, is_folder, real
+from mini_fsod.limits import (
+    BOXES,
+    BOXES_PER_LABEL,
+    CLASSES,
+    LABEL_BYTES,
+    LIST_BYTES,
+    YAML_BYTES,
+)
 from mini_fsod.plain_yaml import parse_yaml
 
 SETS = ("train", "val", "valid", "test")
-MOST_BYTES = 1 << 20  # of data.yaml
 NOTHING = ("", "~", "null")  # empty values in YAML
 
 
@@ -48,7 +57,7 @@ def read_yolo(config: Path) -> tuple[Dataset, list[Problem]]:
     root = config.parent
     report = Report(config.name)
     table = _read_config(config, report)
-    readable = not report.problems
+    readable = not report.kept
     names = _class_names(table, report) if readable else {}
     unread: set[str] = set()  # pictures of unsupported formats
     sets = {
@@ -61,15 +70,25 @@ def read_yolo(config: Path) -> tuple[Dataset, list[Problem]]:
     index = {f: i for i, f in enumerate(dict.fromkeys(f for part in sets.values() for f in part))}
     files = tuple(index)
     sizes = np.zeros((len(files), 2), dtype=np.int64)
-    rows: list[tuple[int, Row]] = []
+    images, labels, lines, xywh = array("q"), array("q"), array("q"), array("d")
+    has_polygons = False
+    label_of = {number: c for c, number in enumerate(names)}
     unlabelled: list[str] = []
     for i, found in enumerate(picture_sizes([root / f for f in files])):
         if isinstance(found, PictureError):
             continue  # `picture_problems` reports it; without a size its boxes mean nothing
         sizes[i] = drawn_size(*found)
-        lines = _label_lines(root, files[i], report, unlabelled)
-        rows += [(i, row) for row in _boxes(lines, names, sizes[i].tolist(), report, files[i])]
-    label_of = {number: c for c, number in enumerate(names)}
+        text = _label_lines(root, files[i], report, unlabelled)
+        for row in _boxes(text, names, sizes[i].tolist(), report, files[i]):
+            images.append(i)
+            labels.append(label_of[row.number])
+            lines.append(row.line)
+            xywh.extend(row.xywh)
+            has_polygons |= row.polygon
+        if len(images) > BOXES:
+            what = f"more than {BOXES:,} boxes; the labels of later pictures were not read"
+            report("data-too-large", "", what)
+            break
     ids, short_ids = unique_ids(files)
     data = Dataset(
         kind="yolo",
@@ -81,13 +100,13 @@ def read_yolo(config: Path) -> tuple[Dataset, list[Problem]]:
         files=files,
         sizes=sizes,
         boxes=Boxes.of(
-            [i for i, _ in rows],
-            [row.xywh for _, row in rows],
-            [label_of[row.number] for _, row in rows],
-            record=[row.line for _, row in rows],
+            np.array(images, dtype=np.int64),
+            np.array(xywh),
+            np.array(labels, dtype=np.int64),
+            record=np.array(lines, dtype=np.int64),
         ),
         sources=tuple(map(label_file, files)),
-        unread=("polygons (their boxes are)",) if any(row.polygon for _, row in rows) else (),
+        unread=("polygons (their boxes are)",) if has_polygons else (),
         subsets={k: np.array([index[f] for f in part], dtype=np.int64) for k, part in sets.items()},
         notes=_unlabelled_note(unlabelled, len(files)) + unread_formats(unread),
     )
@@ -115,7 +134,7 @@ def missing_config(folder: Path, names: Sequence[str]) -> Problem | None:
     if not {"classes.txt", "images", "labels"} <= set(names):
         return None
     try:
-        text = read_text(folder / "classes.txt", MOST_BYTES)
+        text = read_text(folder / "classes.txt", YAML_BYTES)
     except OSError:
         text = ""
     classes = [line.strip() for line in text.splitlines() if line.strip()]
@@ -135,7 +154,7 @@ def label_file(picture: str) -> str:
 
 def _read_config(path: Path, report: Report) -> dict[Any, Any]:
     try:
-        table = parse_yaml(read_text(path, MOST_BYTES))
+        table = parse_yaml(read_text(path, YAML_BYTES))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         report("yaml-broken", "", f"broken YAML ({' '.join(str(error).split())[:120]})")
     except OSError as error:
@@ -155,7 +174,11 @@ def _class_names(table: Mapping[Any, Any], report: Report) -> dict[int, str]:
     if not isinstance(given, dict) or not given:
         report("yaml-shape", "names", "no class names", "add names: [cat, dog]")
         return {}
+    if len(given) > CLASSES:
+        report("yaml-shape", "names", f"more than {CLASSES:,} classes")
+        return {}
     names: dict[int, str] = {}
+    used: set[str] = set()
     for key, name in given.items():
         if not (isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 10):
             what = f"{shown(key)} is not a class number"
@@ -164,8 +187,9 @@ def _class_names(table: Mapping[Any, Any], report: Report) -> dict[int, str]:
         if not isinstance(name, str) or name.strip() in NOTHING or not is_text(name):
             report("name-wrong", "names", f"class {key} has no valid name: {shown(name)}")
             continue
-        if name.strip() in names.values():
+        if name.strip() in used:
             report("class-duplicate", "names", f"several classes are named {shown(name.strip())}")
+        used.add(name.strip())
         names[int(key)] = name.strip()
     count = table.get("nc", "")
     if count not in NOTHING and count != str(len(given)):
@@ -197,7 +221,7 @@ def _pictures(
         relative = PurePosixPath(path.relative_to(real(root)).as_posix())
         if is_folder(path):
             skipped: list[str] = []
-            for name in pictures_below(path, report.problems.append, skipped.append):
+            for name in pictures_below(path, report.add, skipped.append):
                 yield str(relative / name)
             unread.update(str(relative / name) for name in skipped)
         else:
@@ -217,7 +241,7 @@ def _listed_pictures(path: Path, file: str, key: str, report: Report) -> Iterato
         report("yaml-shape", key, f"{shown(file)} is a single picture", fix)
         return
     try:
-        text = read_text(path)
+        text = read_text(path, LIST_BYTES)
     except OSError as error:
         report("yaml-shape", key, f"{shown(file)} cannot be read ({error.strerror})", fix)
         return
@@ -257,7 +281,7 @@ def _label_lines(root: Path, picture: str, report: Report, unlabelled: list[str]
     """The lines of a picture's text file; a picture without one is added to `unlabelled`."""
     file = label_file(picture)
     try:
-        return read_text(root / file).splitlines()
+        return read_text(root / file, LABEL_BYTES).splitlines()
     except FileNotFoundError:
         unlabelled.append(picture)
     except OSError as error:
@@ -276,6 +300,7 @@ def _boxes(
     """The boxes of a picture of this size: a box or a polygon in each line."""
     width, height = size
     file = label_file(picture)
+    count = 0
     for n, line in enumerate(lines, start=1):
         words = line.split()
         if not words:
@@ -290,10 +315,15 @@ def _boxes(
             report("label-broken", f"line {n}", what, file=file)
             continue
         if label not in names:
-            known = ", ".join(map(str, list(names)[:20]))
+            known = ", ".join(map(str, islice(names, 20)))
             what = f"class {words[0][:20]} is not one of {known}"
             report("id-unknown", f"line {n}", what, file=file)
             continue
+        count += 1
+        if count > BOXES_PER_LABEL:
+            what = f"more than {BOXES_PER_LABEL:,} boxes of one picture; no more are read"
+            report("label-broken", f"line {n}", what, file=file)
+            return
         if len(values) == 4:
             cx, cy, w, h = values
             left, top = cx - w / 2, cy - h / 2

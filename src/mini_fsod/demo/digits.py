@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFilter
 
+from mini_fsod.data.pictures import PictureError, open_picture
 from mini_fsod.errors import UserError
 from mini_fsod.labels import split_by_novel
 
@@ -73,8 +74,9 @@ def photograph(name: str) -> Image.Image:
         raise _not_installed("scikit-image")
     path = Path(spec.submodule_search_locations[0]) / "data" / name
     try:
-        return Image.open(path).convert("RGB")
-    except OSError as error:
+        with open_picture(path) as picture:
+            return picture.convert("RGB")
+    except PictureError as error:
         raise UserError(
             f"{path}: this photograph of scikit-image cannot be read ({error}).",
             'Reinstall it: pip install --force-reinstall "scikit-image>=0.25,<0.27"',

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mini_fsod.data.dataset import Bools, Dataset, Floats, ImageId, Ints
-from mini_fsod.data.text import read_text, shown
-from mini_fsod.errors import DataError, Problem, nearest
+from mini_fsod.data.json_stream import JsonError, RepeatedKey, elements, first_keys
+from mini_fsod.data.problems import Report
+from mini_fsod.data.text import shown
+from mini_fsod.errors import DataError, nearest
 from mini_fsod.files import real
+from mini_fsod.limits import DETECTIONS, PROBLEMS_OF_A_FILE
 
 HINTS = 10  # most "Did you mean" hints: they are slow to find
 
@@ -56,67 +61,14 @@ def read_detections(path: Path, dataset: Dataset) -> DatasetDetections:
     `category` is a class name; other keys are ignored. The output of `mini predict --json` works
     too. Raises a DataError with all wrong records.
     """
-    return _Reader(str(path), dataset).read(_flattened(_load(path), str(path), dataset))
-
-
-def _load(path: Path) -> list[Any]:
-    def error(kind: str, what: str, fix: str) -> DataError:
-        return DataError([Problem(kind, str(path), "", what, fix)])
-
-    try:
-        value = json.loads(read_text(path))
-    except OSError as failure:
-        what = f"cannot be read ({failure.strerror})"
-        raise error("unreadable", what, "give the path of a JSON file of results") from None
-    except RecursionError:
-        raise error("not JSON", "nested too deep", "write a plain list of detections") from None
-    except ValueError as failure:  # also a number with thousands of digits
-        raise error("not JSON", f"not JSON: {failure}", "write the results as JSON") from None
-    if not isinstance(value, list):
-        has_annotations = isinstance(value, dict) and isinstance(value.get("annotations"), list)
-        fix = 'write a list of {"image_id", "category_id", "bbox", "score"}'
-        if has_annotations:
-            fix = 'use the list under "annotations", with a "score" in each record'
-        raise error("not a list", f"{shown(value)} instead of a list of detections", fix)
-    return value
-
-
-def _flattened(records: list[Any], file: str, dataset: Dataset) -> list[Any]:
-    """Records of `mini predict`, {"file", "detections": [...]}, as a list of detections.
-
-    A picture is found by its path, or by its name if that is unique.
-    """
-    if not all(isinstance(r, dict) and isinstance(r.get("detections"), list) for r in records):
-        return records
-    paths = [dataset.path(i) for i in range(len(dataset))]
-    names = Counter(path.name for path in paths)
-    by_name = {
-        path.name: i for path, i in zip(paths, dataset.ids, strict=True) if names[path.name] == 1
-    }
-    by_path = {str(real(path)): i for path, i in zip(paths, dataset.ids, strict=True)}
-    flat, problems = [], []
-    for number, record in enumerate(records):
-        path = Path(str(record.get("file")))
-        image = by_path.get(str(real(path)), by_name.get(path.name))
-        if image is None:
-            what = f"the data has no picture {shown(str(path))}"
-            fix = "predict on the pictures of the data set, or of the image set that is scored"
-            problems.append(Problem("unknown image", file, f"record {number}", what, fix))
-            continue
-        flat += [
-            found | {"image_id": image} if isinstance(found, dict) else found
-            for found in record["detections"]
-        ]
-    if problems:
-        raise DataError(problems)
-    return flat
+    return _Reader(path, dataset).read()
 
 
 class _Reader:
     """Turns records into detections, and collects all problems of each."""
 
-    def __init__(self, file: str, dataset: Dataset) -> None:
-        self.file = file
+    def __init__(self, path: Path, dataset: Dataset) -> None:
+        self.path = path
         self.dataset = dataset
         self.image_of = {id_: i for i, id_ in enumerate(dataset.ids)}
         # a file stem may be the name of pictures in several folders
@@ -126,38 +78,101 @@ class _Reader:
         self.class_fix = f"use a class of the data: {', '.join(dataset.classes[:20])}"
         self.sets = _sets_of_short_ids(dataset)
         self.hints: dict[str, str] = {}
-        self.index = 0
-        self.problems: list[Problem] = []
+        self.place = ""  # of the record, in messages
+        self.report = Report(str(path))
+        self.images, self.labels = array("q"), array("q")
+        self.boxes, self.scores = array("d"), array("d")
 
-    def read(self, records: Sequence[Any]) -> DatasetDetections:
-        images, labels, boxes, scores = [], [], [], []
-        for self.index, record in enumerate(records):
-            if not isinstance(record, dict):
-                fix = 'write {"image_id", "category_id", "bbox", "score"} for each detection'
-                self._report("not an object", f"{shown(record)} is not an object", fix)
-                continue
-            for key in ("image_id", "bbox", "score"):
-                if key not in record:
-                    fix = f'add "{key}" to each detection'
-                    self._report("missing key", f'"{key}" is missing', fix)
-            if "image_id" in record:
-                images.append(self._image(record["image_id"]))
-            labels.append(self._label(record.get("category_id"), record.get("category")))
-            if "bbox" in record:
-                self._check_box(record["bbox"])
-                boxes.append(record["bbox"])
-            if "score" in record:
-                scores.append(record["score"])
-                if not _is_finite(record["score"]):
-                    what = f"score is {shown(record['score'])}, not a finite number"
-                    self._report("wrong score", what, "use a number")
-        if self.problems:
-            raise DataError(self.problems)
-        return DatasetDetections.of(images, labels, boxes, scores)
+    def read(self) -> DatasetDetections:
+        try:
+            for index, record in enumerate(elements(self.path)):
+                self.place = f"detection {index} (counted from 0)"
+                if isinstance(record, dict) and isinstance(record.get("detections"), list):
+                    self._read_predictions(index, record)
+                else:
+                    self._read_record(record)
+                if len(self.scores) > DETECTIONS:
+                    raise JsonError(f"[{index}]", f"more than {DETECTIONS:,} detections")
+                if self.report.counts and self.report.counts.total() > PROBLEMS_OF_A_FILE:
+                    self.place = ""
+                    fix = "write the results again"
+                    self._report("too many", "too many problems, stopped reading", fix)
+                    break
+        except OSError as error:
+            self.place = ""
+            what = f"cannot be read ({error.strerror})"
+            self._report("unreadable", what, "give the path of a JSON file of results")
+        except JsonError as error:
+            self.place = f"record {error.record}" if error.record else ""
+            fix = 'write a list of {"image_id", "category_id", "bbox", "score"}'
+            self._report("not JSON", error.what, fix + self._other_key())
+        if self.report.kept:
+            raise DataError(self.report.problems)
+        return DatasetDetections.of(
+            *map(np.array, (self.images, self.labels, self.boxes, self.scores))
+        )
+
+    def _other_key(self) -> str:
+        """Where the detections of a file that is an object may be."""
+        with suppress(OSError, JsonError):
+            if "annotations" in first_keys(self.path, {"annotations"}, 1):
+                return '; or use the list under "annotations", with a "score" in each record'
+        return ""
+
+    def _read_predictions(self, index: int, record: dict[str, Any]) -> None:
+        """The detections of one picture, from `mini predict --json`."""
+        path = Path(str(record.get("file")))
+        by_path, by_name = self.pictures
+        image = by_path.get(str(real(path)), by_name.get(path.name))
+        if image is None:
+            self.place = f"record {index}"
+            what = f"the data has no picture {shown(str(path))}"
+            fix = "predict on the pictures of the data set, or of the image set that is scored"
+            self._report("unknown image", what, fix)
+            return
+        for n, found in enumerate(record["detections"]):
+            self.place = f"record {index}, detection {n} (counted from 0)"
+            self._read_record(found | {"image_id": image} if type(found) is dict else found)
+
+    @cached_property
+    def pictures(self) -> tuple[dict[str, ImageId], dict[str, ImageId]]:
+        """Ids by path, and by name where that is unique."""
+        paths = [self.dataset.path(i) for i in range(len(self.dataset))]
+        ids = self.dataset.ids
+        names = Counter(path.name for path in paths)
+        by_name = {p.name: i for p, i in zip(paths, ids, strict=True) if names[p.name] == 1}
+        return {str(real(path)): i for path, i in zip(paths, ids, strict=True)}, by_name
+
+    def _read_record(self, record: Any) -> None:
+        if not isinstance(record, dict):
+            fix = 'write {"image_id", "category_id", "bbox", "score"} for each detection'
+            self._report("not an object", f"{shown(record)} is not an object", fix)
+            return
+        if isinstance(record, RepeatedKey):
+            what = f"the key {shown(record.key)} is given twice"
+            self._report("repeated key", what, "remove one of the two")
+            return
+        for key in ("image_id", "bbox", "score"):
+            if key not in record:
+                fix = f'add "{key}" to each detection'
+                self._report("missing key", f'"{key}" is missing', fix)
+        image = self._image(record["image_id"]) if "image_id" in record else -1
+        label = self._label(record.get("category_id"), record.get("category"))
+        box: Any = record.get("bbox")
+        score: Any = record.get("score")
+        if "bbox" in record:
+            self._check_box(box)
+        if "score" in record and not _is_finite(score):
+            what = f"score is {shown(score)}, not a finite number"
+            self._report("wrong score", what, "use a number")
+        if not self.report.kept:  # else there is no result
+            self.images.append(image)
+            self.labels.append(label)
+            self.boxes.extend(box)
+            self.scores.append(score)
 
     def _report(self, kind: str, what: str, fix: str) -> int:
-        record = f"detection {self.index} (counted from 0)"
-        self.problems.append(Problem(kind, self.file, record, what, fix))
+        self.report(kind, self.place, what, fix)
         return -1
 
     def _image(self, key: Any) -> int:

@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from PIL import AvifImagePlugin, Image, UnidentifiedImageError
+from PIL import AvifImagePlugin, Image
 
-from mini_fsod.data.pictures import MOST_PIXELS, QUARTER_TURNS, turn_of
+from mini_fsod.data.pictures import QUARTER_TURNS, PictureError, open_picture, turn_of
 from mini_fsod.errors import UserError
 from mini_fsod.loader.schedule import reduced
 
@@ -30,6 +30,7 @@ Bytes = npt.NDArray[np.uint8]
 
 # Part of every cache's name: increase it when decoding changes
 DECODE_VERSION = 2
+ROWS = 256  # converted to RGB at a time
 
 
 class Job(NamedTuple):
@@ -51,12 +52,7 @@ def decode(path: Path, short: int, long: int, size: tuple[int, int] | None = Non
       animation the first frame is used. Floating-point pictures are refused: no range is standard.
     """
     try:
-        with Image.open(path) as picture:
-            if picture.width * picture.height > MOST_PIXELS:
-                raise UserError(
-                    f"{path}: more than {MOST_PIXELS // 10**6} million pixels.",
-                    "Make the picture smaller.",
-                )
+        with open_picture(path) as picture:
             stored = (picture.height, picture.width)
             turn = turn_of(picture)
             if turn in QUARTER_TURNS and size == stored != stored[::-1]:
@@ -77,29 +73,28 @@ def decode(path: Path, short: int, long: int, size: tuple[int, int] | None = Non
             if turn is not None:
                 rgb = rgb.transpose(turn)
             return np.asarray(rgb)
-    except UserError:
-        raise
-    except FileNotFoundError:
-        raise UserError(
-            f"{path}: the picture does not exist.", "Restore it or remove the image."
-        ) from None
-    except UnidentifiedImageError:
-        raise UserError(
-            f"{path}: not a picture that can be read.", "Save it again or remove the image."
-        ) from None
-    except Exception as error:  # decoders raise anything on damaged files
-        raise UserError(
-            f"{path}: cannot be decoded ({error}).", "Restore the picture or remove the image."
-        ) from None
+    except PictureError as error:
+        raise UserError(f"{path}: {error.what}.", "Restore it or remove the image.") from None
 
 
 def _to_rgb(path: Path, picture: Image.Image) -> Image.Image:
-    """Converts any mode to 8-bit RGB."""
+    """Converts any mode to 8-bit RGB, some rows at a time: large pictures fill the memory."""
     if picture.mode == "F":
         raise UserError(
             f"{path}: a floating-point picture has no standard range of brightness.",
             "Save it with 8 or 16 bits.",
         )
+    picture.load()
+    if picture.mode == "RGB" and not picture.has_transparency_data:
+        return picture
+    rgb = Image.new("RGB", picture.size)
+    for top in range(0, picture.height, ROWS):
+        rows = (0, top, picture.width, min(top + ROWS, picture.height))
+        rgb.paste(_rows_to_rgb(picture.crop(rows)), (0, top))
+    return rgb
+
+
+def _rows_to_rgb(picture: Image.Image) -> Image.Image:
     if picture.mode == "I" or picture.mode.startswith("I;16"):
         deep = np.clip(np.asarray(picture).astype(np.int64), 0, 65535)
         return Image.fromarray((deep >> 8).astype(np.uint8)).convert("RGB")

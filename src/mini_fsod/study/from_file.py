@@ -28,7 +28,8 @@ from mini_fsod.config.load import resolve
 from mini_fsod.config.schema import STAGES
 from mini_fsod.errors import UserError, nearest
 from mini_fsod.eval.score import COCO_ALONE, NAMES
-from mini_fsod.files import is_file, open_regular
+from mini_fsod.files import is_file, read_bytes
+from mini_fsod.limits import QUOTED, YAML_BYTES
 from mini_fsod.plain_yaml import parse_yaml
 from mini_fsod.study.studies import STUDIES, Row, Study, parse_numbers
 
@@ -49,12 +50,13 @@ def find_study(name: str) -> Study:
 
 def read_study(path: Path) -> Study:
     """A study described in YAML; the module's docstring has an example."""
-    with open_regular(path) as source:
-        try:
-            content = parse_yaml(source.read().decode("utf-8-sig"))
-        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-            reason = str(error).replace("\n", " ")
-            raise UserError(f"{path}: not valid YAML ({reason}).", "Correct the file.") from None
+    try:
+        content = parse_yaml(read_bytes(path, YAML_BYTES).decode("utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}).", "Check the file.") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = str(error).replace("\n", " ")[:QUOTED]
+        raise UserError(f"{path}: not valid YAML ({reason}).", "Correct the file.") from None
     if not isinstance(content, dict):
         raise UserError(f"{path}: not a study.", f"Write keys and values: {', '.join(STUDY_KEYS)}.")
     for key in content:

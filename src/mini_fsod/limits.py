@@ -1,0 +1,41 @@
+"""How much the readers take. What exceeds a limit is an error that says so; docs/limits.md lists
+all of them with their reasons.
+"""
+
+from __future__ import annotations
+
+# Pictures
+PICTURE_PIXELS = 100_000_000
+WEBP_PIXELS = 50_000_000  # and AVIF
+PICTURE_BYTES = 1 << 30
+
+# Annotations
+COCO_BYTES = 1 << 34
+RECORD_CHARACTERS = 1 << 23  # of one record of a JSON list
+FIRST_KEYS_BYTES = 1 << 26  # in which to find out whether a JSON file is COCO
+JSON_KEYS = 1000  # at the top of a JSON file; and names of unread keys that are remembered
+JSON_NON_OBJECTS = 1_000_000  # elements of one list that are not objects
+IMAGES = 10_000_000  # of one file or folder
+BOXES = 50_000_000  # of one file or folder
+CLASSES = 20_000
+LABEL_BYTES = 1 << 24  # of the label file or XML file of one image
+BOXES_PER_LABEL = 50_000  # of the label file or XML file of one image
+LIST_BYTES = 1 << 27  # of a text file that lists pictures
+
+# Few-shot lists (shots.official)
+LISTS_BYTES = 1 << 26
+
+# Detections given to `mini eval`
+DETECTIONS_BYTES = 1 << 33
+DETECTIONS = 20_000_000
+
+# Configurations, data.yaml, descriptions of studies
+YAML_BYTES = 1 << 20
+YAML_VALUES = 50_000  # keys count too
+
+
+# Problems
+PROBLEMS_KEPT = 1000  # of each kind and file; one more line counts the others
+PROBLEMS_OF_A_FILE = 20_000  # then the reader stops: a file of another kind is wrong everywhere
+QUOTED = 200  # characters of a name or value in a message
+MESSAGE = 2000  # characters of a message

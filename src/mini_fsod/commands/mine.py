@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from rich.table import Table
 from typer import Argument, Option
@@ -14,9 +14,36 @@ from mini_fsod import console
 from mini_fsod.commands.options import Sets, app, command_line
 from mini_fsod.errors import UserError
 from mini_fsod.files import CONFIG_FILE, is_file
+from mini_fsod.state_files import Count, Finite, Kind, read_state_file
 
 SECTIONS = ("mine.", "discriminator.")  # the keys that `mini mine` may change
 EXTRA = "extra"  # the subfolder of `mine` with the pool of mine.extra
+NO_AUDIT = {"precision": None, "recall": None}
+
+
+class _Threshold(Kind):
+    candidates: Count
+    delta: Finite | None
+    kept: Count
+
+
+class _Thresholds(Kind):
+    classes: dict[str, _Threshold]
+
+
+class _Precision(Kind):
+    precision: Finite | None
+    recall: Finite | None
+
+
+class _PoolPrecision(_Precision):
+    candidates: Count
+    kept: Count
+
+
+class _Audit(Kind):
+    pool: _PoolPrecision
+    classes: dict[str, _Precision]
 
 
 @app.command("mine")
@@ -73,12 +100,14 @@ def mined_table(folder: Path) -> Table:
 
     Precision and recall too, where the annotations of novel classes are known (audit.json).
     """
-    thresholds, audit = _read_json(folder / "thresholds.json"), _read_json(folder / "audit.json")
+    fix = f"Delete {folder} and run again: it is mined anew."
+    thresholds = read_state_file(folder / "thresholds.json", _Thresholds, fix)
+    audit = read_state_file(folder / "audit.json", _Audit, fix)
     columns = ["candidates", "delta", "kept"] + (["precision", "recall"] if audit else [])
     table = console.columns("class", *(f">{column}" for column in columns), "sheet")
     for n, (name, row) in enumerate(thresholds["classes"].items(), start=1):
         sheet = next((path.name for path in folder.glob(f"{n}-*.png")), "-")
-        figures = row | (audit["classes"][name] if audit else {})
+        figures = row | (audit["classes"].get(name, NO_AUDIT) if audit else {})
         table.add_row(console.plain(name), *(_cell(figures[column]) for column in columns), sheet)
     if audit and len(thresholds["classes"]) > 1:
         total = audit["pool"] | {"delta": None}
@@ -90,9 +119,3 @@ def _cell(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """The content of a file, empty if the stage did not write it."""
-    content: dict[str, Any] = json.loads(path.read_bytes()) if is_file(path) else {}
-    return content

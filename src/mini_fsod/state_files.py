@@ -44,7 +44,7 @@ def read_state_file(path: Path, kind: Any, fix: str, max_bytes: int = MAX_BYTES)
         return check_kind(json.loads(content), kind)
     except (OSError, ValueError, RecursionError) as error:
         why = str(getattr(error, "strerror", None) or error)[:MAX_WORDS]
-        raise UserError(f"{path}: not what mini wrote there ({why}).", fix) from None
+        raise UserError(f"{path}: cannot be read ({why}).", fix) from None
 
 
 def check_kind(value: Any, kind: Any, as_json: bool = False) -> Any:

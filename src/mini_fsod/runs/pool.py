@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_fsod import console
+from mini_fsod.errors import UserError
 from mini_fsod.files import digest, is_file, open_regular, write_bytes, write_json
 from mini_fsod.state_files import Kind, read_state_file
 
@@ -99,8 +100,10 @@ def _boxes(pool: Path) -> Counter[tuple[Any, ...]]:
 
 
 def _origins(run: Path) -> dict[str, dict[str, str]]:
-    fix = "Delete the file: the pool counts as edited then."
-    found = read_state_file(run / ORIGIN, dict[str, Origin], fix) or {}
+    try:
+        found = read_state_file(run / ORIGIN, dict[str, Origin], "") or {}
+    except UserError:  # the pools count as edited then
+        return {}
     return {name: found[name] for name in MINED if name in found}
 
 

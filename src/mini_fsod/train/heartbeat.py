@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 
@@ -30,17 +31,20 @@ def heartbeat(rank: int, world: int) -> Iterator[None]:
     # a connection of its own: collectives may block torch's for long
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     waits = timedelta(seconds=HANGS)
-    store = dist.TCPStore(host, port, None, False, waits, wait_for_workers=False)
+    connect: Any = dist.TCPStore  # type: ignore[attr-defined]
+    store = connect(host, port, None, False, waits, wait_for_workers=False)
     thread = threading.Thread(target=_beat, args=(store, rank, world, ends), daemon=True)
     thread.start()
     try:
         yield
+        with suppress(RuntimeError):
+            store.set(f"mini/ended/{rank}", "")  # one that failed is missed by the others
     finally:
         ends.set()
         thread.join(EVERY)
 
 
-def _beat(store: dist.TCPStore, rank: int, world: int, ends: threading.Event) -> None:
+def _beat(store: Any, rank: int, world: int, ends: threading.Event) -> None:
     watched = (rank + 1) % world
     count, last, changed = 0, "", time.monotonic()
     before = changed
@@ -54,7 +58,7 @@ def _beat(store: dist.TCPStore, rank: int, world: int, ends: threading.Event) ->
             if found != last or now - before > 2 * EVERY:  # this process was stopped itself
                 last, changed = found, now
             before = now
-            if now - changed > HANGS and not ends.is_set():
+            if now - changed > HANGS and not store.check([f"mini/ended/{watched}"]):
                 machine = found.partition(" ")[2] or "unknown"
                 print(
                     f"Error Process {watched} of {world} (on {machine}) has given no sign of life "

@@ -159,9 +159,10 @@ def main() -> None:
         keys |= {f"{stage}.iterations": n // 4 for stage, n in ITERATIONS.items()}
         keys |= {"online.start": "transfer", "shots.k": 2}
 
-        def arguments(what: str, out: Path, cache: Path) -> list[str]:
+        def arguments(what: str, out: Path, cache: Path, stream: bool = False) -> list[str]:
             if what == "run":
-                return words(data, out, "--to", "tune", **changes | {"data__cache": cache})
+                more = {"data__cache": cache, "data__loading": "stream" if stream else "auto"}
+                return words(data, out, "--to", "tune", **changes | more)
             sets = [f"{key}={value}" for key, value in (keys | {"data.cache": cache}).items()]
             options = [word for text in sets if "shots.k" not in text for word in ("--set", text)]
             return ["study", str(home / "study.yaml"), "--shots", "2", "-o", str(out), *options]
@@ -183,8 +184,8 @@ def main() -> None:
             trials += 1
             runs, cache = home / f"runs-{trials}", home / f"cache-{trials}"
             out = runs / what
-            words_ = arguments(what, out, cache)
-            kills += torture(what, words_, runs, cache, seconds[what], draw)
+            command_line = arguments(what, out, cache, stream=trials % 4 == 3)
+            kills += torture(what, command_line, runs, cache, seconds[what], draw)
             if weights_below(out) != expected[what]:
                 sys.exit(f"{what}: other weights after kills (SEED={seed}, trial {trials})")
             left = [p for folder in (runs, cache) for p in folder.rglob("*.part")]

@@ -153,10 +153,14 @@ def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
         before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
         forkserver.ensure_running()
         signal.signal(signal.SIGTERM, before)
+    others = multiprocessing.active_children()
     pool = ProcessPoolExecutor(workers, context, initializer=_start_worker)
     try:
         yield pool
     except BrokenProcessPool:
+        for child in multiprocessing.active_children():
+            if child not in others:
+                child.kill()  # the pool only sends SIGTERM
         raise UserError(
             "A process that decodes pictures was killed or could not start.",
             "Often memory ran out: use fewer workers. A script that trains needs "

@@ -41,10 +41,14 @@ def read_state_file(path: Path, kind: Any, fix: str, max_bytes: int = MAX_BYTES)
             content = file.read(max_bytes + 1)
         if len(content) > max_bytes:
             raise ValueError(f"more than {max_bytes:,} bytes")
-        return check_kind(json.loads(content), kind)
+        return check_kind(json.loads(content, parse_constant=_refuse), kind)
     except (OSError, ValueError, RecursionError) as error:
         why = str(getattr(error, "strerror", None) or error)[:MAX_WORDS]
         raise UserError(f"{path}: cannot be read ({why}).", fix) from None
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word}, which is not JSON")
 
 
 def check_kind(value: Any, kind: Any, as_json: bool = False) -> Any:

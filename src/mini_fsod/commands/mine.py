@@ -14,36 +14,10 @@ from mini_fsod import console
 from mini_fsod.commands.options import Sets, app, command_line
 from mini_fsod.errors import UserError
 from mini_fsod.files import CONFIG_FILE, is_file
-from mini_fsod.state_files import Count, Finite, Kind, read_state_file
 
 SECTIONS = ("mine.", "discriminator.")  # the keys that `mini mine` may change
 EXTRA = "extra"  # the subfolder of `mine` with the pool of mine.extra
 NO_AUDIT = {"precision": None, "recall": None}
-
-
-class _Threshold(Kind):
-    candidates: Count
-    delta: Finite | None
-    kept: Count
-
-
-class _Thresholds(Kind):
-    classes: dict[str, _Threshold]
-
-
-class _Precision(Kind):
-    precision: Finite | None
-    recall: Finite | None
-
-
-class _PoolPrecision(_Precision):
-    candidates: Count
-    kept: Count
-
-
-class _Audit(Kind):
-    pool: _PoolPrecision
-    classes: dict[str, _Precision]
 
 
 @app.command("mine")
@@ -100,9 +74,9 @@ def mined_table(folder: Path) -> Table:
 
     Precision and recall too, where the annotations of novel classes are known (audit.json).
     """
-    fix = f"Delete {folder} and run again: it is mined anew."
-    thresholds = read_state_file(folder / "thresholds.json", _Thresholds, fix)
-    audit = read_state_file(folder / "audit.json", _Audit, fix)
+    from mini_fsod.mining.pool_io import read_thresholds
+
+    thresholds, audit = read_thresholds(folder)
     columns = ["candidates", "delta", "kept"] + (["precision", "recall"] if audit else [])
     table = console.columns("class", *(f">{column}" for column in columns), "sheet")
     for n, (name, row) in enumerate(thresholds["classes"].items(), start=1):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import MaxLen, MinLen
@@ -31,7 +31,7 @@ from mini_fsod.labels import LabelMap
 from mini_fsod.loader.cache import image_sizes
 from mini_fsod.mining.candidates import Candidates
 from mini_fsod.mining.thresholds import Threshold
-from mini_fsod.state_files import Finite, read_state_file
+from mini_fsod.state_files import Count, Finite, Kind, read_state_file
 
 POOL, CANDIDATES = "pool.json", "candidates.json"
 THRESHOLDS, AUDIT = "thresholds.json", "audit.json"
@@ -93,6 +93,38 @@ def write_thresholds(path: Path, min_score: float, table: Mapping[str, Threshold
     """`thresholds.json`: how the boxes of each class were chosen."""
     classes = {name: threshold.to_json() for name, threshold in table.items()}
     write_json(path, {"min_score": min_score, "classes": classes})
+
+
+class _Threshold(Kind):
+    candidates: Count
+    delta: Finite | None
+    kept: Count
+
+
+class _Thresholds(Kind):
+    classes: dict[str, _Threshold]
+
+
+class _Precision(Kind):
+    precision: Finite | None
+    recall: Finite | None
+
+
+class _PoolPrecision(_Precision):
+    candidates: Count
+    kept: Count
+
+
+class _Audit(Kind):
+    pool: _PoolPrecision
+    classes: dict[str, _Precision]
+
+
+def read_thresholds(folder: Path) -> tuple[Any, Any]:
+    """The content of `thresholds.json`, and of `audit.json` where there is one, else None."""
+    fix = f"Delete {folder} and run again: it is mined anew."
+    thresholds = read_state_file(folder / THRESHOLDS, _Thresholds, fix)
+    return thresholds, read_state_file(folder / AUDIT, _Audit, fix)
 
 
 def write_pool(path: Path, pool: Candidates, data: Dataset, labels: LabelMap) -> None:

@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test quick lint format bench lock clean
+.PHONY: setup demo test quick lint format bench torture lock clean
 
 setup: $(READY)
 
@@ -32,6 +32,10 @@ lint: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Kills runs and studies at random moments; make torture N=10 for a quick look.
+torture: $(READY)
+	OMP_NUM_THREADS=1 N=$(or $(N),100) $(BIN)/python tests/torture.py
 
 # make bench, or make bench DEVKIT=path/to/VOCdevkit for the detector's too (a GPU is wanted there).
 bench: $(READY)

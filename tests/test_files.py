@@ -66,6 +66,16 @@ def test_file_checks_accept_any_name(tmp_path: Path, name: str) -> None:
         open_regular(tmp_path / name)
 
 
+def test_lock_says_which_file_cannot_be_locked(tmp_path: Path) -> None:
+    """A loop of links, a pipe that nobody reads, a folder."""
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("loop", "pipe", "folder"):
+        with pytest.raises(UserError, match=f"{name}: cannot be locked"), lock(tmp_path / name):
+            pass
+
+
 def test_open_regular_rejects_pipes_and_folders(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe", Path("/dev/zero")):

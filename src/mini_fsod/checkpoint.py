@@ -24,6 +24,7 @@ from mini_fsod.detector.settings import DetectorSettings
 from mini_fsod.errors import UserError
 from mini_fsod.files import CHECKPOINT_FILE, DETECTOR_FILE, is_file, is_folder, real, write_bytes
 from mini_fsod.labels import LabelMap
+from mini_fsod.state_files import Count, Finite, Kind, check_kind
 
 About = dict[str, str | int | float | None]
 
@@ -169,6 +170,26 @@ def hash_tensors(tensors: Iterable[Tensor]) -> str:
 # Writing and reading
 
 
+class _Format(Kind):
+    format: Count
+
+
+class _Labels(Kind):
+    base: list[str]
+    novel: list[str]
+
+
+class _LeftOut(Kind):
+    tensors: list[str]
+    sha256: str
+
+
+class _Metadata(_Format):
+    labels: _Labels
+    about: dict[str, str | int | Finite | None]
+    left_out: _LeftOut | None = None
+
+
 def _write(path: Path, state: Mapping[str, Tensor], header: Header) -> None:
     if header.settings.num_classes != len(header.labels.classes):
         raise ValueError("the detector and the label map have different numbers of classes")
@@ -206,7 +227,7 @@ def _header(path: Path, metadata: Mapping[str, str]) -> Header:
         )
     try:
         content = json.loads(metadata["mini"])
-        if content["format"] > FORMAT:
+        if check_kind(content, _Format)["format"] > FORMAT:
             raise UserError(
                 f"written by a newer mini (format {content['format']}; this one reads {FORMAT}).",
                 "Update mini.",
@@ -216,20 +237,22 @@ def _header(path: Path, metadata: Mapping[str, str]) -> Header:
                 "it holds weights of a backbone, not a detector.",
                 "Set it as detector.weights or discriminator.weights, or give a checkpoint.",
             )
+        check_kind(content, _Metadata)
         settings = DetectorSettings.from_json(content["settings"])
         labels = LabelMap(tuple(content["labels"]["base"]), tuple(content["labels"]["novel"]))
-        names = [name for name in labels.classes if isinstance(name, str)]
-        if settings.num_classes != len(names):
+        if settings.num_classes != len(set(labels.classes)):
             raise UserError(
-                f"{len(names)} class names for {settings.num_classes} classes.", COPY_AGAIN
+                f"{len(set(labels.classes))} class names for {settings.num_classes} classes.",
+                COPY_AGAIN,
             )
         frozen = content.get("left_out")
         left_out = frozen and LeftOut(tuple(frozen["tensors"]), frozen["sha256"])
         return Header(settings, labels, dict(content["about"]), left_out)
     except UserError as error:
         raise UserError(f"{path}: {error.what}", error.fix) from None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"{path}: its metadata cannot be read ({error!r}).", COPY_AGAIN) from None
+    except (ValueError, RecursionError) as error:
+        why = str(error)[:200]
+        raise UserError(f"{path}: its metadata cannot be read ({why}).", COPY_AGAIN) from None
 
 
 def _build(path: Path, settings: DetectorSettings, weights: str | Path | None = None) -> Detector:

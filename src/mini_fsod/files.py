@@ -8,12 +8,12 @@ import hashlib
 import json
 import os
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from io import BufferedReader, BytesIO
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from mini_fsod.errors import UserError
@@ -95,22 +95,20 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Write beside `path`, then rename: a killed process leaves the old file or none."""
     if mode(path) and not is_file(path):
         raise unwritten(path, OSError(errno.EEXIST, "it exists and is not a regular file"))
+    part = path.with_name(f".{path.name}.{token_hex(4)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        target = part.open("xb")  # readable by whom the umask lets
     except (OSError, ValueError) as error:
         raise unwritten(path, error) from None
     try:
-        with os.fdopen(handle, "wb") as target:
+        with target:
             target.write(content)
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(part).chmod(0o666 & ~mask)  # mkstemp makes private files
-        Path(part).replace(path)
+        part.replace(path)
     except OSError as error:
         raise unwritten(path, error) from None
     finally:
-        Path(part).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
 
 
 def write_image(path: Path, image: Image, file_format: str = "PNG", **options: Any) -> None:
@@ -161,15 +159,20 @@ def lock(path: Path, wait: bool = False) -> Iterator[bool]:
     processes that survive do not keep it. The file is never deleted: otherwise two processes could
     hold locks of one path.
     """
-    key = path.resolve()
+    key = real(path)
     if key in _locked:  # opening and closing the file again would release the lock
         yield True
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("ab")
+        # without waiting for the other end, where somebody put a pipe there
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK
+        file = os.fdopen(os.open(path, flags, 0o666), "ab")
     except OSError as error:
-        raise unwritten(path, error) from None
+        raise UserError(
+            f"{path}: cannot be locked ({error.strerror}).",
+            FREE_SPACE if is_full(error) else "Delete it, or choose another folder.",
+        ) from None
     with file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

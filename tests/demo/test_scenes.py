@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 from itertools import combinations
 from pathlib import Path
@@ -212,6 +213,14 @@ def test_write_demo_data_rejects_other_content(tmp_path: Path, what: Any, messag
     with pytest.raises(UserError, match=message):
         write_demo_data(out, 0.001)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_write_demo_data_removes_what_killed_processes_left(tmp_path: Path) -> None:
+    (tmp_path / ".demo.4194305.partial").mkdir()  # no process has a number so high
+    other = tmp_path / f".demo.{os.getppid()}.partial"
+    other.mkdir()
+    write_demo_data(tmp_path / "demo", TINY)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [other.name, "demo"]
 
 
 def test_write_demo_data_rejects_a_loop_of_links(tmp_path: Path) -> None:

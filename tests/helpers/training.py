@@ -179,12 +179,17 @@ def start(function: Callable[..., None], *values: Any) -> multiprocessing.proces
     return process
 
 
-def in_team(world: int, function: Callable[..., None], *values: Any) -> list[int | None]:
-    """Exit codes of processes that call `function(team, *values)` as under torchrun."""
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    processes = [start(_member, rank, world, port, function, *values) for rank in range(world)]
+        port: int = free.getsockname()[1]
+    return port
+
+
+def in_team(world: int, function: Callable[..., None], *values: Any) -> list[int | None]:
+    """Exit codes of processes that call `function(team, *values)` as under torchrun."""
+    port = free_port()
+    processes = [start(member, rank, world, port, function, *values) for rank in range(world)]
     for process in processes:
         process.join(60)
         process.kill()
@@ -192,7 +197,7 @@ def in_team(world: int, function: Callable[..., None], *values: Any) -> list[int
     return [process.exitcode for process in processes]
 
 
-def _member(rank: int, world: int, port: int, function: Callable[..., None], *values: Any) -> None:
+def member(rank: int, world: int, port: int, function: Callable[..., None], *values: Any) -> None:
     os.environ |= {
         "MASTER_ADDR": "localhost",
         "MASTER_PORT": str(port),

@@ -107,6 +107,25 @@ if __name__ == "__main__":
     assert [p.suffix for p in folder.glob("pictures-*") if p.is_dir()] == [""]
 
 
+def test_cached_pictures_removes_what_killed_writers_of_other_caches_left(tmp_path: Path) -> None:
+    data, folder = pictures_in(tmp_path / "data"), tmp_path / "cache"
+    (folder / "pictures-other.part").mkdir(parents=True)
+    (folder / "pictures-other.part" / "pixels.bin").write_bytes(b"half")
+    cache.cached_pictures(data, folder, 32, 32)
+    assert not list(folder.glob("*.part"))
+
+
+def test_cached_pictures_has_the_usual_permissions(tmp_path: Path) -> None:
+    data, folder = pictures_in(tmp_path / "data"), tmp_path / "cache"
+    before = os.umask(0o022)
+    try:
+        cache.cached_pictures(data, folder, 32, 32)
+    finally:
+        os.umask(before)
+    for path in folder.rglob("*"):
+        assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644)
+
+
 def start_script(folder: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, folder / "script.py", folder, Path(__file__).parent],

@@ -16,10 +16,17 @@ from hypothesis import given, settings
 from helpers.pairs import LABELS, data_of, pairs_of, random_pairs, with_cosines
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.read import read
-from mini_fsod.errors import DataError
+from mini_fsod.errors import DataError, UserError
 from mini_fsod.eval.detections import read_detections
 from mini_fsod.mining.candidates import Candidates, select_candidates
-from mini_fsod.mining.pool_io import Pool, read_pool, write_candidates, write_pool, write_thresholds
+from mini_fsod.mining.pool_io import (
+    Pool,
+    read_candidates,
+    read_pool,
+    write_candidates,
+    write_pool,
+    write_thresholds,
+)
 from mini_fsod.mining.thresholds import choose_pool
 
 SIXTH = (10.125, 20.0, 30.0, 100 / 6)
@@ -58,6 +65,34 @@ def test_write_candidates_without_a_discriminator_has_no_cosine(tmp_path: Path) 
     assert json.loads(path.read_text())[0]["cosine"] is None
     write_candidates(path, select_candidates(pairs_of()), data, LABELS)
     assert json.loads(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("score", 10**400),
+        ("score", None),
+        ("score_detector", "0.5"),
+        ("bbox", [1, 2, 3]),
+        ("bbox", [1, 2, 3, [4]]),
+        ("bbox", [1, 2, 3, float("inf")]),
+        ("category", "horse"),
+        ("category", ["bird"]),
+        ("file_name", "no.png"),
+        ("file_name", {}),
+        ("cosine", float("nan")),
+    ],
+)
+def test_read_candidates_refuses_damaged_records(tmp_path: Path, key: str, value: Any) -> None:
+    path, data = tmp_path / "candidates.json", data_of(tmp_path / "data")
+    write_candidates(path, found_of(), data, LABELS)
+    assert len(read_candidates(path, data, LABELS)) == 3
+    content = json.loads(path.read_text())
+    content[1][key] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"candidates\.json: ") as error:
+        read_candidates(path, data, LABELS)
+    assert f"Remove the folder {tmp_path}" in error.value.fix
 
 
 def test_write_candidates_can_be_read_as_detections(tmp_path: Path) -> None:

@@ -73,19 +73,30 @@ def test_link_is_relative_and_replaced(tmp_path: Path) -> None:
 
 
 def test_read_metrics_of_a_finished_result_alone(tmp_path: Path) -> None:
-    assert store.read_metrics(write_result(tmp_path, "base-1")) == {"seconds": 1.5}
+    assert store.read_metrics(write_result(tmp_path, "mine-1")) == {"seconds": 1.5}
     assert store.read_metrics(write_result(tmp_path, "base-2", finished=False)) is None
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"[]", b'{"other": 1}', b"{no json", b"\xff", b"[" * 100_000]
+    "content",
+    [
+        *(b"", b"[]", b'{"other": 1}', b"{no json", b"\xff", b"[" * 100_000, b'{"seconds": "1"}'),
+        *(b'{"seconds": NaN}', b'{"seconds": 1, "nAP50": "1"}', b'{"seconds": 1, "extra": 3}'),
+        b'{"seconds": 1' + b"0" * 400 + b"}",
+    ],
+    ids=range(11),
 )
 def test_read_metrics_of_a_damaged_file_says_what_to_do(tmp_path: Path, content: bytes) -> None:
-    folder = write_result(tmp_path, "base-1")
+    folder = write_result(tmp_path, "mine-1")
     (folder / store.METRICS).write_bytes(content)
     with pytest.raises(UserError, match=r"metrics\.json: cannot be read") as error:
         store.read_metrics(folder)
     assert "Delete the file" in error.value.fix
+
+
+def test_read_metrics_of_a_trained_stage_needs_the_digest_of_its_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="checkpoint_sha256: Field required"):
+        store.read_metrics(write_result(tmp_path, "base-1"))
 
 
 def test_computing_is_refused_or_waits_while_another_process_computes(
@@ -156,8 +167,8 @@ def test_discard_leaves_nothing_that_looks_finished(tmp_path: Path) -> None:
     store.discard(folder)
 
 
-def test_read_record_of_an_endless_integer_is_an_error(tmp_path: Path) -> None:
+def test_read_score_of_an_endless_integer_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "score.json"
     path.write_text(json.dumps({"metric": "voc"})[:-1] + ', "n": ' + "9" * 5000 + "}")
     with pytest.raises(UserError, match="cannot be read"):
-        store.read_record(path, "metric")
+        store.read_score(path)

@@ -163,12 +163,20 @@ def test_refuse_changed_plan_stops_a_process_with_older_settings(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{}", '{"study": "a"}', '{"study": "a", "cells": [{"name": 1}]}']
+    "content",
+    [
+        *("", "[]", "{}", '{"study": "a"}', '{"study": "a", "cells": [{"name": 1}]}'),
+        *('{"study": "a", "source": "b", "cells": {}}', "[" * 100_000),
+        '{"study": "a", "source": "b", "cells": [{"row": "r", "split": 1, "shots": 1, "seed": 0, '
+        '"name": "n", "metric": "voc", "keys": {}}]}',
+    ],
+    ids=range(8),
 )
 def test_read_plan_refuses_a_file_that_is_no_plan(tmp_path: Path, content: str) -> None:
     (tmp_path / "plan.json").write_text(content)
-    with pytest.raises(UserError, match=r"plan\.json"):
+    with pytest.raises(UserError, match=r"plan\.json: cannot be read") as error:
         read_plan(tmp_path)
+    assert "Delete the file" in error.value.fix
 
 
 def test_read_plan_is_empty_without_a_plan(tmp_path: Path) -> None:

@@ -243,6 +243,28 @@ def test_run_cells_does_not_repeat_a_cell_finished_before_its_lock_was_taken(
     assert tried == []
 
 
+@pytest.mark.parametrize("name", ["cell.json", "results.json"])
+@pytest.mark.parametrize(
+    "content", ["[]", '{"key": 3}', '{"stages": []}', '{"stages": {"transfer": 3}}', "[" * 100_000]
+)
+def test_run_cells_runs_a_cell_with_damaged_files_again(
+    tmp_path: Path, name: str, content: str
+) -> None:
+    tried: list[str] = []
+
+    def run(config: Any, out: Path, last: str) -> None:
+        tried.append(out.name)
+        write_result(out, last)
+
+    plan = plan_study(fake_study.example_study(shots=(1,)))
+    for _ in range(2):
+        run_cells(plan, tmp_path, run, lambda: None)
+        assert is_finished(tmp_path, plan.cells[0])
+        (tmp_path / "cells" / plan.cells[0].name / name).write_text(content)
+        assert not is_finished(tmp_path, plan.cells[0])
+    assert len(tried) == 2
+
+
 @pytest.mark.parametrize("change", ["transfer.rate=0.5", "data.metric=voc"])
 def test_run_cells_runs_a_finished_cell_again_with_other_settings(
     tmp_path: Path, change: str
@@ -263,5 +285,5 @@ def test_run_cells_runs_a_finished_cell_again_with_other_settings(
 def test_run_cells_needs_a_folder_it_can_lock(tmp_path: Path) -> None:
     (tmp_path / "locks").write_text("a file")
     plan = plan_study(fake_study.example_study())
-    with pytest.raises(UserError, match="cannot be written"):
+    with pytest.raises(UserError, match="cannot be locked"):
         run_cells(plan, tmp_path, lambda _, __, ___: None, lambda: None)

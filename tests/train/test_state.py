@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,13 @@ from mini_fsod.errors import UserError
 from mini_fsod.train import state as states
 from mini_fsod.train.ema import Average
 from mini_fsod.train.step import make_optimiser
+
+DROPPED = object()
+PROGRESS = {"step": 3, "total": None, "seconds": 0.5, "identity": "x"}
+
+
+def a_state(step: int) -> states.State:
+    return {"weights": {}, "momentum": {}, "averaged": None} | PROGRESS | {"step": step}
 
 
 def after_steps(steps: int, layout: torch.memory_format = torch.contiguous_format):
@@ -58,7 +66,7 @@ def test_restore_gives_back_a_snapshot(tmp_path: Path, layout: torch.memory_form
     """Through a file that torch reads without trust, into the layout that the weights have."""
     state = states.snapshot(*after_steps(3, layout))
     with states.StateWriter(tmp_path) as writer:
-        writer.write(state | {"step": 3, "identity": "x"})
+        writer.write(state | PROGRESS)
     read = states.read_state(tmp_path)
     assert read is not None
     assert (read["step"], read["identity"]) == (3, "x")
@@ -108,15 +116,50 @@ def test_read_state_refuses_another_file(tmp_path: Path, content: bytes) -> None
         states.read_state(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("step", None, "step: Input should be"),
+        ("step", -1, "step: Input should be"),
+        ("total", "12", "total: Input should be"),
+        ("weights", [1], "weights: Input should be"),
+        ("momentum", {"first.weight": 3}, "momentum.first.weight: Input should be"),
+        ("averaged", {3: torch.ones(1)}, "averaged.3"),
+        ("identity", DROPPED, "identity: Field required"),
+    ],
+)
+def test_read_state_refuses_missing_keys_and_wrong_types(
+    tmp_path: Path, key: str, value: object, message: str
+) -> None:
+    state = {k: v for k, v in (a_state(3) | {key: value}).items() if v is not DROPPED}
+    torch.save(state, tmp_path / states.FILE)
+    with pytest.raises(UserError, match=message) as caught:
+        states.read_state(tmp_path)
+    assert "Delete the file" in caught.value.fix
+
+
+def test_read_state_refuses_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / states.FILE)
+    with pytest.raises(UserError, match="cannot be read"):
+        states.read_state(tmp_path)
+
+
+def test_restore_refuses_momentum_of_another_shape() -> None:
+    state = states.snapshot(*after_steps(2))
+    state["momentum"]["first.weight"] = torch.ones(1)  # would broadcast
+    with pytest.raises(ValueError, match="momentum is that of another model"):
+        states.restore(state, *after_steps(0))
+
+
 def test_state_writer_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     """And nothing else."""
     with states.StateWriter(tmp_path) as writer:
-        writer.write({"step": 5})
+        writer.write(a_state(5))
     left = tmp_path / f".{states.FILE}.k2j3.part"
     left.write_bytes(b"half")
     other = tmp_path / ".checkpoint.safetensors.k2j3.part"
     other.write_bytes(b"half")
-    assert states.read_state(tmp_path) == {"step": 5}
+    assert states.read_state(tmp_path) == a_state(5)
     with states.StateWriter(tmp_path):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == [other.name, states.FILE]
@@ -125,8 +168,8 @@ def test_state_writer_removes_what_a_killed_one_left(tmp_path: Path) -> None:
 def test_state_writer_keeps_the_last_state(tmp_path: Path) -> None:
     with states.StateWriter(tmp_path) as writer:
         for step in range(20):
-            writer.write({"step": step})
-    assert states.read_state(tmp_path) == {"step": 19}
+            writer.write(a_state(step))
+    assert states.read_state(tmp_path) == a_state(19)
     assert [path.name for path in tmp_path.iterdir()] == [states.FILE]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from rich.table import Table
 from typer import Argument, Option
@@ -17,6 +17,7 @@ from mini_fsod.files import CONFIG_FILE, is_file
 
 SECTIONS = ("mine.", "discriminator.")  # the keys that `mini mine` may change
 EXTRA = "extra"  # the subfolder of `mine` with the pool of mine.extra
+NO_AUDIT = {"precision": None, "recall": None}
 
 
 @app.command("mine")
@@ -73,12 +74,14 @@ def mined_table(folder: Path) -> Table:
 
     Precision and recall too, where the annotations of novel classes are known (audit.json).
     """
-    thresholds, audit = _read_json(folder / "thresholds.json"), _read_json(folder / "audit.json")
+    from mini_fsod.mining.pool_io import read_thresholds
+
+    thresholds, audit = read_thresholds(folder)
     columns = ["candidates", "delta", "kept"] + (["precision", "recall"] if audit else [])
     table = console.columns("class", *(f">{column}" for column in columns), "sheet")
     for n, (name, row) in enumerate(thresholds["classes"].items(), start=1):
         sheet = next((path.name for path in folder.glob(f"{n}-*.png")), "-")
-        figures = row | (audit["classes"][name] if audit else {})
+        figures = row | (audit["classes"].get(name, NO_AUDIT) if audit else {})
         table.add_row(console.plain(name), *(_cell(figures[column]) for column in columns), sheet)
     if audit and len(thresholds["classes"]) > 1:
         total = audit["pool"] | {"delta": None}
@@ -90,9 +93,3 @@ def _cell(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """The content of a file, empty if the stage did not write it."""
-    content: dict[str, Any] = json.loads(path.read_bytes()) if is_file(path) else {}
-    return content

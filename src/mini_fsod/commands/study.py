@@ -98,6 +98,8 @@ def _run(chosen: Study, todo: StudyPlan, out: Path) -> dict[str, str]:
     guard = out / "locks" / "study.lock"
     store = out.resolve().parent / ".stages"  # shared with the runs beside the study
     with lock(guard, wait=True):
+        for part in out.glob(".*.part"):  # left by a killed process: written under this lock
+            part.unlink(missing_ok=True)
         save_plan(out, chosen, todo)
 
     def write() -> str:

@@ -13,6 +13,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from glob import escape
 from math import cos, pi, sin
 from pathlib import Path
 from typing import Any
@@ -261,6 +262,7 @@ def write_demo_data(
     try:
         if _is_complete(out, fingerprint, counts):
             return False
+        _remove_leftovers(out)
         (partial / "annotations").mkdir(parents=True)
         done = 0
         for part, count in counts.items():
@@ -287,6 +289,17 @@ def write_demo_data(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return True
+
+
+def _remove_leftovers(out: Path) -> None:
+    """Unfinished demo data of processes that were killed, by the id in its name."""
+    for partial in out.parent.glob(f".{escape(out.name)}.*.partial"):
+        try:
+            os.kill(int(partial.name.split(".")[-2]), 0)
+        except ProcessLookupError:
+            shutil.rmtree(partial, ignore_errors=True)
+        except (ValueError, OverflowError, OSError):
+            continue  # not ours, or of another user's process
 
 
 def _write_pictures(

@@ -8,14 +8,26 @@ numbers of boxes) as the one that was saved.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, is_dataclass
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+
+from pydantic import Field
 
 from mini_fsod.errors import UserError, nearest
+from mini_fsod.state_files import check_kind
 
 Norm = Literal["frozen", "group"]
 Classifier = Literal["linear", "cosine"]
 
 T = TypeVar("T")
+
+FIX = "Save the checkpoint again."
+
+# of numbers in a checkpoint: no file may ask for more memory than a detector can need
+Size = Annotated[int, Field(ge=1, le=1 << 16)]
+Number = Annotated[int, Field(ge=0, le=1 << 20)]
+Layers = Annotated[int, Field(ge=0, le=64)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +52,7 @@ class BackboneSettings:
     name: str = "resnet50"  # resnet18 to resnet152 of torchvision, else a timm model
     norm: Norm = "frozen"
     stride_in_1x1: bool = False  # Caffe's ResNets: stride in the 1x1, not the 3x3 convolution
-    frozen_stages: int = 0  # 0 none, 1 stem, 2 stem and res2, ... 5 the whole backbone
+    frozen_stages: Layers = 0  # 0 none, 1 stem, 2 stem and res2, ... 5 the whole backbone
     normalisation: Normalisation = IMAGENET
 
 
@@ -50,58 +62,58 @@ class RPNSettings:
 
     anchor_sizes: tuple[tuple[float, ...], ...] = ((32,), (64,), (128,), (256,), (512,))  # P2 .. P6
     ratios: tuple[float, ...] = (0.5, 1.0, 2.0)  # height / width
-    convs: int = 1
-    before_nms_train: int = 2000  # per level
-    before_nms_test: int = 1000
-    after_nms_train: int = 1000  # per image
-    after_nms_test: int = 1000
-    nms: float = 0.7
-    score_cut: float = 0.0
-    positive_iou: float = 0.7
-    negative_iou: float = 0.3
-    samples: int = 256
-    positive_share: float = 0.5
-    beta: float = 1 / 9  # of smooth-L1
+    convs: Layers = 1
+    before_nms_train: Number = 2000  # per level
+    before_nms_test: Number = 1000
+    after_nms_train: Number = 1000  # per image
+    after_nms_test: Number = 1000
+    nms: Share = 0.7
+    score_cut: Share = 0.0
+    positive_iou: Share = 0.7
+    negative_iou: Share = 0.3
+    samples: Number = 256
+    positive_share: Share = 0.5
+    beta: Weight = 1 / 9  # of smooth-L1
 
 
 @dataclass(frozen=True, slots=True)
 class RoISettings:
-    size: int = 7  # output of RoIAlign: size x size cells
-    sampling_ratio: int = 2
-    convs: int = 0  # 3x3 convolutions before the fully connected layers of the head
-    layers: int = 2  # fully connected layers of the head
-    width: int = 1024
+    size: Size = 7  # output of RoIAlign: size x size cells
+    sampling_ratio: Layers = 2
+    convs: Layers = 0  # 3x3 convolutions before the fully connected layers of the head
+    layers: Layers = 2  # fully connected layers of the head
+    width: Size = 1024
     box_weights: tuple[float, float, float, float] = (10.0, 10.0, 5.0, 5.0)
-    positive_iou: float = 0.5
-    negative_iou: float = 0.5
-    samples: int = 512
-    positive_share: float = 0.25
-    beta: float = 1 / 9  # of smooth-L1
-    iou_weight: float = 0.5  # the paper's beta, Eq. 8
+    positive_iou: Share = 0.5
+    negative_iou: Share = 0.5
+    samples: Number = 512
+    positive_share: Share = 0.25
+    beta: Weight = 1 / 9  # of smooth-L1
+    iou_weight: Weight = 0.5  # the paper's beta, Eq. 8
 
 
 @dataclass(frozen=True, slots=True)
 class TestSettings:
     __test__ = False  # not a test, whatever pytest makes of the name
 
-    score_cut: float = 0.05
-    nms: float = 0.5
-    detections: int = 100
-    candidates: int = 1024  # (proposal, class) pairs that enter NMS; see postprocess.select
+    score_cut: Share = 0.05
+    nms: Share = 0.5
+    detections: Number = 100
+    candidates: Number = 1024  # (proposal, class) pairs that enter NMS; see postprocess.select
     use_iou: bool = False  # with an IoU branch: rank by sqrt(score * IoU), Eq. 7
-    min_size: int = 800
-    max_size: int = 1333
-    divisible: int = 32
+    min_size: Size = 800
+    max_size: Size = 1333
+    divisible: Size = 32
 
 
 @dataclass(frozen=True, slots=True)
 class DetectorSettings:
-    num_classes: int  # without the background
+    num_classes: Size  # without the background
     backbone: BackboneSettings = BackboneSettings()
-    channels: int = 256  # of the feature pyramid
+    channels: Size = 256  # of the feature pyramid
     classifier: Classifier = "linear"
     iou_branch: bool = False
-    nms_rounds: int = 12
+    nms_rounds: Number = 12
     rpn: RPNSettings = RPNSettings()
     roi: RoISettings = RoISettings()
     test: TestSettings = TestSettings()
@@ -111,14 +123,18 @@ class DetectorSettings:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> DetectorSettings:
-        return _rebuild(cls, data)
+        settings = _rebuild(cls, data)
+        try:
+            check_kind(data, cls, as_json=True)
+        except ValueError as error:
+            raise UserError(f"wrong settings of the detector: {error}.", FIX) from None
+        return settings
 
 
 def _rebuild(kind: type[T], data: Any) -> T:
     """A settings dataclass from plain JSON: nested objects, lists as tuples, no unknown keys."""
-    fix = "Save the checkpoint again."
     if not isinstance(data, dict):
-        raise UserError(f"{kind.__name__} must be an object, not {data!r}.", fix)
+        raise UserError(f"{kind.__name__} must be an object, not {str(data)[:50]}.", FIX)
     types = get_type_hints(kind)
     for key in data:
         if key not in types:
@@ -133,7 +149,7 @@ def _rebuild(kind: type[T], data: Any) -> T:
     try:
         return kind(**values)
     except TypeError as error:
-        raise UserError(f"{kind.__name__} is incomplete: {error}.", fix) from error
+        raise UserError(f"{kind.__name__} is incomplete: {error}.", FIX) from error
 
 
 def _tuples(value: Any) -> Any:

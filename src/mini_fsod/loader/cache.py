@@ -84,6 +84,7 @@ def cached_pictures(
     if len(data) == 0:
         raise UserError(f"{data.root}: there are no pictures to decode.", "Choose other images.")
     target = folder / f"pictures-{_key(data, short, long)}"
+    _remove_leftovers(folder)
     if not target.exists():
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -96,6 +97,14 @@ def cached_pictures(
             if not target.exists():
                 _write(data, target, short, long, workers or cores(), progress)
     return _open(data, target)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Unfinished caches of processes that were killed; those that hold their lock still decode."""
+    for part in folder.glob("pictures-*.part"):
+        with lock(part.with_suffix(".lock")) as free:
+            if free:
+                shutil.rmtree(part, ignore_errors=True)
 
 
 def _key(data: Dataset, short: int, long: int) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
@@ -31,6 +32,9 @@ Bytes = npt.NDArray[np.uint8]
 # Part of every cache's name: increase it when decoding changes
 DECODE_VERSION = 2
 ROWS = 256  # converted to RGB at a time
+
+
+TERM_SECONDS = 30  # that a worker lives on after SIGTERM, unless its parent ends before
 
 
 class Job(NamedTuple):
@@ -139,10 +143,19 @@ def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
+    if threading.current_thread() is threading.main_thread():
+        # the server outlives a SIGTERM to the whole process group: it ends with this process
+        before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        forkserver.ensure_running()
+        signal.signal(signal.SIGTERM, before)
+    others = multiprocessing.active_children()
     pool = ProcessPoolExecutor(workers, context, initializer=_start_worker)
     try:
         yield pool
     except BrokenProcessPool:
+        for child in multiprocessing.active_children():
+            if child not in others:
+                child.kill()  # the pool only sends SIGTERM
         raise UserError(
             "A process that decodes pictures was killed or could not start.",
             "Often memory ran out: use fewer workers. A script that trains needs "
@@ -155,6 +168,9 @@ def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 def _start_worker() -> None:
     # Ctrl-C reaches the whole process group; the parent stops its workers itself
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # after SIGTERM to the group, the parent has some time to end its training with them
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(TERM_SECONDS))
     # one thread per picture: there is a process per core already
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -7,7 +7,6 @@ are not safe to use as background.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -28,6 +27,7 @@ from mini_fsod.mining.pool_io import CANDIDATES, POOL, Pool, read_candidates, re
 from mini_fsod.runs.data import RunData
 from mini_fsod.runs.pool import mined_folder
 from mini_fsod.runs.run import Run
+from mini_fsod.runs.store import METRICS, Figures, read_figures
 
 EXTRA = "extra"  # the subfolder, and the key in the figures of the stage
 BASE_OBJECTS = "base.json"
@@ -44,12 +44,8 @@ class MinedExtra:
 
 
 def figures_in(folder: Path) -> dict[str, Any]:
-    """The figures of a stage in its folder; none where there are no readable ones."""
-    try:
-        figures = json.loads((folder / "metrics.json").read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return figures if isinstance(figures, dict) else {}
+    """The figures of the stage `mine` in its folder; none where they were not copied."""
+    return read_figures(folder / METRICS, Figures) or {}
 
 
 def check_extra(section: Mine) -> None:
@@ -95,8 +91,8 @@ def _images_of_given_pool(given: Path, extra: Path | None) -> Path | None:
 
 def _images_folder(figures: dict[str, Any]) -> str | None:
     """The folder of the extra images, by the figures of the stage `mine`."""
-    about = figures.get(EXTRA)
-    return about.get("folder") if isinstance(about, dict) else None
+    folder: str | None = figures.get(EXTRA, {}).get("folder")
+    return folder
 
 
 def _check_folder(images: Path) -> None:

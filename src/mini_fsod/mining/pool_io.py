@@ -13,8 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import MaxLen, MinLen
+from typing_extensions import TypedDict
 
 from mini_fsod import console
 from mini_fsod.data.coco import read_coco
@@ -23,14 +26,16 @@ from mini_fsod.data.json_stream import records
 from mini_fsod.data.subsets import arranged
 from mini_fsod.data.text import number, shown
 from mini_fsod.errors import DataError, Problem, UserError, nearest
-from mini_fsod.files import open_regular, write_bytes, write_json
+from mini_fsod.files import write_bytes, write_json
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.cache import image_sizes
 from mini_fsod.mining.candidates import Candidates
 from mini_fsod.mining.thresholds import Threshold
+from mini_fsod.state_files import Count, Finite, Kind, read_state_file
 
 POOL, CANDIDATES = "pool.json", "candidates.json"
 THRESHOLDS, AUDIT = "thresholds.json", "audit.json"
+MAX_CANDIDATES_BYTES = 1 << 29
 DIGITS = 8  # of boxes and cosines; scores are exact, so that thresholds can be checked
 
 # problems of a tool's file that concern neither boxes nor names
@@ -88,6 +93,38 @@ def write_thresholds(path: Path, min_score: float, table: Mapping[str, Threshold
     """`thresholds.json`: how the boxes of each class were chosen."""
     classes = {name: threshold.to_json() for name, threshold in table.items()}
     write_json(path, {"min_score": min_score, "classes": classes})
+
+
+class _Threshold(Kind):
+    candidates: Count
+    delta: Finite | None
+    kept: Count
+
+
+class _Thresholds(Kind):
+    classes: dict[str, _Threshold]
+
+
+class _Precision(Kind):
+    precision: Finite | None
+    recall: Finite | None
+
+
+class _PoolPrecision(_Precision):
+    candidates: Count
+    kept: Count
+
+
+class _Audit(Kind):
+    pool: _PoolPrecision
+    classes: dict[str, _Precision]
+
+
+def read_thresholds(folder: Path) -> tuple[Any, Any]:
+    """The content of `thresholds.json`, and of `audit.json` where there is one, else None."""
+    fix = f"Delete {folder} and run again: it is mined anew."
+    thresholds = read_state_file(folder / THRESHOLDS, _Thresholds, fix)
+    return thresholds, read_state_file(folder / AUDIT, _Audit, fix)
 
 
 def write_pool(path: Path, pool: Candidates, data: Dataset, labels: LabelMap) -> None:
@@ -300,12 +337,23 @@ def _common_tail(a: PurePosixPath, b: PurePosixPath) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
+class _Candidate(TypedDict):
+    file_name: str
+    category: str
+    bbox: Annotated[list[Finite], MinLen(4), MaxLen(4)]
+    score: Finite
+    score_detector: Finite
+    cosine: Finite | None
+
+
 def read_candidates(path: Path, data: Dataset, labels: LabelMap) -> Candidates:
     """The candidates of a `candidates.json` that we wrote, in its order."""
     index = {file: i for i, file in enumerate(data.files)}
+    fix = f"Remove the folder {path.parent} and run again: it is mined anew."
+    records = read_state_file(path, list[_Candidate], fix, MAX_CANDIDATES_BYTES)
+    if records is None:
+        raise UserError(f"{path}: the file is missing.", fix)
     try:
-        with open_regular(path) as source:
-            records = json.load(source)
         image = np.array([index[r["file_name"]] for r in records], dtype=np.int64)
         label = np.array([labels.novel.index(r["category"]) for r in records], dtype=np.int64)
         xywh = np.array([r["bbox"] for r in records], dtype=np.float64).reshape(-1, 4)
@@ -313,11 +361,9 @@ def read_candidates(path: Path, data: Dataset, labels: LabelMap) -> Candidates:
             np.array([r[key] for r in records], dtype=np.float64)  # null becomes nan
             for key in ("score", "score_detector", "cosine")
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path}: not the candidates of these images ({error}).",
-            f"Remove the folder {path.parent} and run again: it is mined anew.",
-        ) from None
+    except (ValueError, KeyError) as error:
+        why = str(error)[:200]
+        raise UserError(f"{path}: not the candidates of these images ({why}).", fix) from None
     return Candidates(
         image, label, xywh, score, detector, None if np.isnan(cosine).any() else cosine
     )

@@ -13,11 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from mini_fsod import console
-from mini_fsod.files import digest, is_file, write_bytes, write_json
+from mini_fsod.errors import UserError
+from mini_fsod.files import digest, is_file, open_regular, write_bytes, write_json
+from mini_fsod.state_files import Kind, read_state_file
 
 POOL, EXTRA_POOL = "pool.json", "pool-extra.json"
 MINED = {POOL: "pool.json", EXTRA_POOL: "extra/pool.json"}  # run's file: file of `mine`
 ORIGIN = ".pools.json"  # which result each copy was made from, and its digest
+
+
+class Origin(Kind):
+    result: str
+    sha256: str
 
 
 def refresh_pools(run: Path, mined: Path) -> None:
@@ -76,7 +83,8 @@ def edits(run: Path, mined: Path) -> dict[str, Any]:
 def _boxes(pool: Path) -> Counter[tuple[Any, ...]]:
     """Picture, box and class of each box; nothing where the file is not what mini writes."""
     try:
-        content = json.loads(pool.read_bytes())
+        with open_regular(pool) as file:
+            content = json.load(file)
         names = {image["id"]: image["file_name"] for image in content["images"]}
         classes = {category["id"]: category["name"] for category in content["categories"]}
         return Counter(
@@ -87,16 +95,16 @@ def _boxes(pool: Path) -> Counter[tuple[Any, ...]]:
             )
             for box in content["annotations"]
         )
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return Counter()  # the reader of pools says what is wrong
 
 
 def _origins(run: Path) -> dict[str, dict[str, str]]:
     try:
-        found = json.loads((run / ORIGIN).read_bytes())
-        return {name: dict(found[name]) for name in MINED if name in found}
-    except (OSError, ValueError, TypeError):
+        found = read_state_file(run / ORIGIN, dict[str, Origin], "") or {}
+    except UserError:  # the pools count as edited then
         return {}
+    return {name: found[name] for name in MINED if name in found}
 
 
 def _free_name(run: Path, stem: str) -> Path:

@@ -297,7 +297,7 @@ class _Pipeline:
         views = config.views.model_dump(include={"test", "long"})
         parts = [metrics["checkpoint_sha256"], test, config.data.metric, detector_keys, views]
         path = folder / f"score-{_hash(parts)[:12]}.json"
-        if run.team.leads and store.read_record(path, "metric") is None:
+        if run.team.leads and store.read_score(path) is None:
             saved = load_detector(run, stage)
             begun = time.perf_counter()
             section = getattr(config, stage)
@@ -305,7 +305,7 @@ class _Pipeline:
             figures = run.data.score(detector, saved.labels, run.bf16(section))
             write_json(path, figures | {"test_seconds": time.perf_counter() - begun})
         wait_for_all(run.team)
-        return store.read_record(path, "metric") or {}
+        return store.read_score(path) or {}
 
     def _say_edits(self, mined: Path) -> None:
         about = edits(self._out, mined)

@@ -7,7 +7,6 @@ scores on further test sets.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -17,10 +16,13 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
+from pydantic import create_model
+
 from mini_fsod import console
-from mini_fsod.config.schema import STAGES
-from mini_fsod.errors import UserError
+from mini_fsod.config.schema import STAGES, TRAINED
+from mini_fsod.eval.score import NAMES
 from mini_fsod.files import CONFIG_FILE, is_file, is_folder, lock, unwritten, write_bytes
+from mini_fsod.state_files import Count, Finite, Kind, read_state_file
 
 STORE = ".stages"
 LOCKS = "locks"  # a folder in the store
@@ -51,6 +53,42 @@ class Kept:
     used_by: tuple[str, ...]  # folders of runs, relative to the runs' folder
 
 
+# what the files of results must hold; all scores are optional
+_SCORES: dict[str, Any] = dict.fromkeys(NAMES, (Finite | None, None))
+_Scores: Any = create_model("_Scores", __base__=Kind, **_SCORES)
+
+
+class ExtraFigures(Kind):
+    """The figures of mine.extra."""
+
+    folder: str | None = None
+    kept: Count = 0
+
+
+class Figures(_Scores):  # type: ignore[misc]
+    """The figures of one stage."""
+
+    seconds: Finite | None = None
+    images_per_second: Finite | None = None
+    checkpoint: str | None = None
+    given: str | None = None
+    pairs: Count | None = None
+    kept: Count | None = None
+    extra: ExtraFigures = ExtraFigures()
+
+
+class Metrics(Figures):
+    seconds: Finite
+
+
+class TrainedMetrics(Metrics):
+    checkpoint_sha256: str
+
+
+class Score(Figures):
+    metric: str
+
+
 def result_folder(store: Path, stage: str, key: str) -> Path:
     return store / f"{stage}-{key}"
 
@@ -76,22 +114,18 @@ def computing(folder: Path, wait: bool) -> Iterator[None]:
 
 def read_metrics(folder: Path) -> dict[str, Any] | None:
     """The figures of a finished result; None where it is not finished."""
-    return read_record(folder / METRICS, "seconds")
+    trained = folder.name.partition("-")[0] in TRAINED
+    return read_figures(folder / METRICS, TrainedMetrics if trained else Metrics)
 
 
-def read_record(path: Path, required: str) -> dict[str, Any] | None:
-    """A JSON object that mini wrote, with a key it must have; None where there is no file."""
-    if not is_file(path):
-        return None
-    try:
-        found = json.loads(path.read_bytes())
-        if not isinstance(found, dict) or required not in found:
-            raise ValueError("not what mini writes there")
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(
-            f"{path}: cannot be read ({str(error)[:200]}).",
-            "Delete the file; the same command computes it again.",
-        ) from None
+def read_score(path: Path) -> dict[str, Any] | None:
+    return read_figures(path, Score)
+
+
+def read_figures(path: Path, kind: type[Figures]) -> dict[str, Any] | None:
+    """The figures in a file of a stage; None where there is no file."""
+    fix = "Delete the file; the same command computes it again."
+    found: dict[str, Any] | None = read_state_file(path, kind, fix)
     return found
 
 
@@ -101,7 +135,7 @@ def link(run: Path, stage: str, folder: Path) -> None:
     path = run / stage
     if path.is_symlink() and str(path.readlink()) == target:
         return
-    part = run / f".{stage}.link"
+    part = run / f".{stage}.part"
     try:
         part.unlink(missing_ok=True)
         part.symlink_to(target, target_is_directory=True)

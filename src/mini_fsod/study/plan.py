@@ -6,17 +6,20 @@ cells that were ever asked for, with the newest settings. The tables show these 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import MinLen
+from pydantic import ConfigDict
 
 from mini_fsod.config.load import resolve
 from mini_fsod.config.schema import Config
 from mini_fsod.errors import UserError
 from mini_fsod.files import write_json
 from mini_fsod.runs.identity import static_keys
+from mini_fsod.state_files import Kind, read_state_file
 from mini_fsod.study.studies import Row, Study
 
 PLAN = "plan.json"
@@ -48,6 +51,24 @@ class Cell:
     def key(self) -> str:
         """What the cell's result depends on; with other settings it is another result."""
         return f"{self.keys[self.last]} {self.metric}"
+
+
+class _CellRecord(Kind):
+    model_config = ConfigDict(extra="forbid")
+
+    row: str
+    split: int | None
+    shots: int
+    seed: int
+    name: str
+    metric: str
+    keys: Annotated[dict[str, str], MinLen(1)]
+
+
+class _PlanFile(Kind):
+    study: str
+    source: str
+    cells: list[_CellRecord]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +116,7 @@ def merge_plan(folder: Path, study: Study, plan: StudyPlan) -> StudyPlan:
     rows = {row.label: row for row in study.rows}
     asked = {
         (rows[cell.row], cell.split, cell.shots, cell.seed)
-        for cell in (*_cells(folder, before), *plan.cells)
+        for cell in (*_cells(before), *plan.cells)
         if cell.row in rows
     }
     order = list(study.rows)
@@ -118,7 +139,7 @@ def save_plan(folder: Path, study: Study, plan: StudyPlan) -> None:
 def read_plan(folder: Path) -> list[Cell]:
     """The cells of a folder's plan.json; none if there is no such file yet."""
     content = _read(folder)
-    return [] if content is None else _cells(folder, content)
+    return [] if content is None else _cells(content)
 
 
 def refuse_changed_plan(folder: Path, plan: StudyPlan) -> None:
@@ -155,22 +176,10 @@ def _planned(study: Study, asked: Iterable[tuple[Row, int | None, int, int]]) ->
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
-    path = folder / PLAN
-    try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({error}).", "Choose another folder.") from None
-    if not isinstance(content, dict) or "study" not in content:
-        raise UserError(f"{path}: not the plan of a study.", "Choose another folder.")
+    fix = "Delete the file: finished runs are kept, and the same command plans the study again."
+    content: dict[str, Any] | None = read_state_file(folder / PLAN, _PlanFile, fix)
     return content
 
 
-def _cells(folder: Path, content: dict[str, Any]) -> list[Cell]:
-    try:
-        return [Cell(**record) for record in content["cells"]]
-    except (KeyError, TypeError):
-        raise UserError(
-            f"{folder / PLAN}: written by another version.", "Choose another folder."
-        ) from None
+def _cells(content: dict[str, Any]) -> list[Cell]:
+    return [Cell(**record) for record in content["cells"]]

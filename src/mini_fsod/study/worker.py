@@ -6,7 +6,6 @@ which ends with its process, however that ends. A finished cell is not run again
 
 from __future__ import annotations
 
-import json
 import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,13 +16,25 @@ from mini_fsod import console
 from mini_fsod.config.schema import Config
 from mini_fsod.errors import UserError
 from mini_fsod.files import lock, write_bytes, write_json
-from mini_fsod.runs.store import Busy
+from mini_fsod.runs.store import Busy, Figures
+from mini_fsod.state_files import Kind, read_state_file
 from mini_fsod.study.plan import Cell, StudyPlan
 
 RunCell = Callable[[Config, Path, str], object]  # configuration, run folder, last stage
 Finished = Callable[[], object]
 MOST_PAUSES = 20  # between two looks at what other processes do
 CELL = "cell.json"  # in a cell's folder: the key of the result in results.json
+
+
+class _Results(Kind):
+    stages: dict[str, Figures]
+    device: str | None = None
+    commit: str | None = None
+    versions: dict[str, str] | None = None
+
+
+class _Finished(Kind):
+    key: str
 
 
 def run_cells(
@@ -147,22 +158,24 @@ class _Worker:
 
 
 def cell_results(folder: Path, cell: Cell) -> dict[str, Any]:
-    """The content of results.json of a cell's run; empty if there is none."""
-    return _read(folder / "cells" / cell.name / "results.json")
+    """The content of results.json of a cell's run; empty if there is none, or a damaged one."""
+    return _read(folder / "cells" / cell.name / "results.json", _Results)
 
 
 def is_finished(folder: Path, cell: Cell) -> bool:
     """Whether there is a result, with the settings of the plan."""
-    recorded = _read(folder / "cells" / cell.name / CELL).get("key")
+    recorded = _read(folder / "cells" / cell.name / CELL, _Finished).get("key")
     return recorded == cell.key and cell.last in cell_results(folder, cell).get("stages", {})
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, kind: type[Kind]) -> dict[str, Any]:
+    """The content of a cell's file; empty where it cannot be used: then the cell runs again, which
+    takes a moment, because the results of its stages are kept elsewhere.
+    """
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return read_state_file(path, kind, "") or {}
+    except UserError:
         return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _changed(path: Path) -> int:

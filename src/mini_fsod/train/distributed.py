@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from mini_fsod.errors import UserError
+from mini_fsod.train.heartbeat import heartbeat
 
 # The leader scores alone while the others wait. If one process dies, torchrun ends them all.
 TIMEOUT = timedelta(days=1)
@@ -46,11 +47,22 @@ def team(device: torch.device) -> Iterator[Team]:
         )
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
     try:
-        yield Team(dist.get_rank(), dist.get_world_size())
-    finally:
-        dist.destroy_process_group()
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
+        own = Team(dist.get_rank(), dist.get_world_size())
+        try:
+            with heartbeat(own.rank, own.world):
+                yield own
+        finally:
+            dist.destroy_process_group()
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+            raise
+        raise UserError(
+            "Another process of this training ended, or cannot be reached "
+            f"({str(error).splitlines()[0][-120:]}).",
+            "Its own message says why. The same command resumes from the last saved state.",
+        ) from None
 
 
 def device_of_process(device: torch.device) -> torch.device:
@@ -69,6 +81,13 @@ def average_over_processes(tensors: Sequence[Tensor]) -> None:
     for tensor in tensors:
         tensor.copy_(flat[at : at + tensor.numel()].view_as(tensor))
         at += tensor.numel()
+
+
+def largest_over_processes(value: int, device: torch.device) -> int:
+    """The largest value of all processes, in every process."""
+    tensor = torch.tensor(value, device=device)
+    dist.all_reduce(tensor, dist.ReduceOp.MAX)
+    return int(tensor.item())
 
 
 def broadcast_from_leader(value: int, team: Team, device: torch.device) -> int:

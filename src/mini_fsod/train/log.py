@@ -11,10 +11,13 @@ from typing import Any, Self
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from mini_fsod import console
-from mini_fsod.files import write_bytes
+from mini_fsod.errors import UserError
+from mini_fsod.files import mode, open_regular, write_bytes
+from mini_fsod.state_files import Count, Finite, check_kind
 from mini_fsod.train.step import is_loss
 
 FILE = "log.jsonl"
+LINE = dict[str, Count | Finite]
 
 
 class Log:
@@ -87,13 +90,22 @@ def _of(total: int | None) -> str:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log, without a last one that was cut off by a kill."""
-    lines = []
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            lines.append(json.loads(line))
-        except ValueError:
-            break
+    """The lines of a log, up to one that was cut off by a kill or is damaged."""
+    lines: list[dict[str, Any]] = []
+    if not mode(path):
+        return lines
+    try:
+        with open_regular(path) as file:
+            for line in file:
+                values = check_kind(json.loads(line), LINE)
+                check_kind(values.get("step"), Count)
+                lines.append(values)
+    except ValueError:
+        pass
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be read ({error.strerror}).", "Delete the log of the training."
+        ) from None
     return lines
 
 

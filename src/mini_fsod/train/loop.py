@@ -24,6 +24,7 @@ from mini_fsod.train.distributed import (
     Team,
     average_over_processes,
     broadcast_from_leader,
+    largest_over_processes,
     refuse_different_starts,
     refuse_unequal_parts,
 )
@@ -33,6 +34,7 @@ from mini_fsod.train.nonfinite import refuse_nonfinite
 from mini_fsod.train.schedule import can_estimate, iterations_in_budget, rate_at
 from mini_fsod.train.state import FILE, StateWriter, read_state, restore, snapshot
 from mini_fsod.train.step import Inputs, Losses, Step, make_optimiser
+from mini_fsod.train.terminate import Terminated, sigterm_request
 
 LOG_EVERY, LOG_EVERY_ON_CPU = 50, 5  # iterations between log lines; off CUDA the host waits anyway
 SLOW_SECONDS = 5  # per iteration
@@ -112,7 +114,9 @@ def train(
     last_log = last_save = time.perf_counter()
     start = last_log - progress.seconds
     pace = [(progress.seconds, progress.step)]
+    stops = False
     with ExitStack() as stack:
+        sigterm = stack.enter_context(sigterm_request())
         batches = stack.enter_context(closing(feed.batches(progress.step)))
         log = writer = None
         if team.leads:
@@ -134,7 +138,12 @@ def train(
                 log_every = 1  # else the first line, and a budget in minutes, would come late
                 console.note(f"{title}: an iteration takes {console.duration(took)} here. {FASTER}")
             ends = progress.step == progress.total
-            if progress.step % log_every and not ends:
+            logs = ends or progress.step % log_every == 0
+            stops = sigterm.received
+            if team.world > 1:  # on CUDA they agree where the host waits for the device anyway
+                agrees = logs or device.type != "cuda"
+                stops = agrees and largest_over_processes(int(stops), device) > 0
+            if not logs and not stops:
                 continue
 
             values = torch.stack(recent)  # (n, L)
@@ -159,9 +168,18 @@ def train(
                 done, total, seconds = progress.step, progress.total, progress.seconds
                 left = None if total is None else (total - done) / speed
                 log.write(done, total, means, rate, section.batch * speed, left, seconds)
-            if writer is not None and (ends or now - last_save > section.save_seconds):
+            if writer is not None and (ends or stops or now - last_save > section.save_seconds):
                 writer.write(snapshot(model, optimiser, average) | asdict(progress))
                 last_log = last_save = time.perf_counter()
+            if stops:
+                break
+    if stops:
+        if team.leads:
+            console.note(
+                f"{title}: SIGTERM; the training state of iteration {progress.step:,} is saved. "
+                "The same command resumes."
+            )
+        raise Terminated
     speed = section.batch * progress.step / max(progress.seconds, 1e-9)
     trained = Trained(progress.step, progress.seconds, speed)
     return (model if average is None else average.model), trained

@@ -6,18 +6,29 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from mini_fsod.errors import UserError
-from mini_fsod.files import write_bytes
+from mini_fsod.files import mode, open_regular, write_bytes
+from mini_fsod.state_files import Count, Finite, Kind, check_kind
 from mini_fsod.train.ema import Average
 
 FILE = "progress.pt"
 
 State = dict[str, Any]
+
+
+class _StateFile(Kind):
+    weights: dict[str, Tensor]
+    momentum: dict[str, Tensor]
+    averaged: dict[str, Tensor] | None
+    step: Count  # iterations done
+    total: Count | None
+    seconds: Finite
+    identity: str
 
 
 def snapshot(
@@ -49,10 +60,13 @@ def restore(
     if average is not None:
         pairs.append((_changing(average.model, model), state["averaged"] or {}))
     for tensors, saved in pairs:
-        if {k: v.shape for k, v in tensors.items()} != {k: v.shape for k, v in saved.items()}:
+        if _shapes(tensors) != _shapes(saved):
             raise ValueError("its weights are those of another model")
         for name, value in saved.items():
             tensors[name].copy_(value)
+    momentum = _shapes(state["momentum"])
+    if not momentum.items() <= _shapes(dict(model.named_parameters())).items():
+        raise ValueError("its momentum is that of another model")
     for name, parameter in model.named_parameters():
         if name in state["momentum"]:
             buffer = torch.empty_like(parameter)  # in the memory format that SGD itself uses
@@ -62,16 +76,18 @@ def restore(
 def read_state(folder: Path) -> State | None:
     """The training state in a stage's folder; None if there is none."""
     path = folder / FILE
-    if not path.exists():
+    if not mode(path):
         return None
     try:
-        state: State = torch.load(path, map_location="cpu", weights_only=True)
+        with open_regular(path) as file:
+            state: State = torch.load(file, map_location="cpu", weights_only=True)
+        return cast(State, check_kind(state, _StateFile))
     except Exception as error:  # a damaged file makes torch raise anything
+        why = f": {error}" if isinstance(error, ValueError) else ""
         raise UserError(
-            f"{path}: the training state cannot be read ({type(error).__name__}).",
+            f"{path}: the training state cannot be read ({type(error).__name__}{why}).",
             "Delete the file to start the stage from the beginning.",
-        ) from error
-    return state
+        ) from None
 
 
 class StateWriter:
@@ -107,6 +123,10 @@ def _changing(model: nn.Module, like: nn.Module) -> dict[str, Tensor]:
     """The tensors that training changes: weights that are not frozen in `like`, and buffers."""
     frozen = {name for name, p in like.named_parameters() if not p.requires_grad}
     return {name: value for name, value in model.state_dict().items() if name not in frozen}
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {name: (value.shape, value.dtype, value.layout) for name, value in tensors.items()}
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

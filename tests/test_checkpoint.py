@@ -325,7 +325,9 @@ def test_slim_keeps_frozen_layers_that_it_could_not_restore(tmp_path: Path, froz
     assert "backbone.conv1.weight" in load_file(out)
     assert checkpoint.load(out).labels == LABELS
     moved = rewrite(
-        frozen, tmp_path / "x.safetensors", metadata=lambda s: s["about"].update(weights="gone.safetensors")
+        frozen,
+        tmp_path / "x.safetensors",
+        metadata=lambda s: s["about"].update(weights="gone.safetensors"),
     )
     assert "gone.safetensors" in checkpoint.slim(moved, out).kept
     assert checkpoint.load(out).labels == LABELS

@@ -56,19 +56,17 @@ def read_weights(path: Path, fix: str = "Check the path.") -> WeightsFile:
     try:
         content = load_file(path) if path.suffix == ".safetensors" else _unpickle(path)
     except pickle.UnpicklingError as error:
-        if "weights_only" not in str(error) and "Unsupported" not in str(error):
-            raise UserError(f"{path}: not a file of weights ({first_line(error)}).", fix) from None
+        if not any(word in str(error) for word in ("GLOBAL", "allowlisted", "unrecognized")):
+            raise UserError(f"{path}: not a file of weights, or damaged.", fix) from None
         raise UserError(
             f"{path}: the file holds more than tensors, and reading it could run any program.",
             "Use a .safetensors file, or one of torch.save(model.state_dict(), ...).",
         ) from None
-    except (SafetensorError, OSError, EOFError) as error:
-        raise UserError(
-            f"{path}: cannot be read ({first_line(error)}).", "Copy or fetch it again."
-        ) from None
     except Exception as error:  # damaged files make torch raise anything
+        known = isinstance(error, SafetensorError | OSError | ValueError)
+        why = first_line(error) if known else type(error).__name__
         raise UserError(
-            f"{path}: not a file of weights ({first_line(error)}).", "Copy or fetch it again."
+            f"{path}: cannot be read as weights ({why}).", "Copy or fetch it again."
         ) from None
     # outside of a training script's checkpoint "backbone." is a part of a detector
     prefixes: Sequence[str] = PREFIXES[:-1]

@@ -164,6 +164,8 @@ class TestTimm:
         [
             "resnet10t",
             "test_efficientnet",  # a name of its features has "_" for "."
+            "regnetx_002",  # its filter has another name, and takes one argument
+            pytest.param("legacy_xception", marks=pytest.mark.slow),  # names with "body."
             pytest.param("swin_tiny_patch4_window7_224", marks=pytest.mark.slow),
             pytest.param("convnext_atto", marks=pytest.mark.slow),
         ],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -235,7 +236,7 @@ def load_timm_weights(
     """Load a file, or timm's own weights ("pretrained"), into a timm model or its features.
 
     timm itself would ignore missing tensors. Its conversion of published names needs the whole
-    model; some names of features have "_" for "." or begin with "model.".
+    model; some names of features have "_" for ".", or begin with "model." or "body.".
     """
     if isinstance(weights, str):
         if weights not in PRETRAINED:
@@ -247,12 +248,15 @@ def load_timm_weights(
         weights = read_weights(fetch_timm(name, known))
 
     def flat(tensor: str) -> str:
-        return tensor.removeprefix("model.").replace(".", "_")
+        return tensor.removeprefix("model.").removeprefix("body.").replace(".", "_")
 
     module = sys.modules[type(whole).__module__]
     convert = next((getattr(module, f) for f in TIMM_FILTERS if hasattr(module, f)), None)
+    tensors = weights.tensors
     try:
-        tensors = weights.tensors if convert is None else convert(weights.tensors, whole)
+        if convert is not None:
+            arguments = (tensors, whole)[: len(signature(convert).parameters)]
+            tensors = convert(*arguments)
     except Exception as error:  # tensors of other models make it raise anything
         raise UserError(
             f"{weights.path}: these weights do not fit {name}: {first_line(error)!r}.",

@@ -213,6 +213,26 @@ def test_load_rejects_other_files(tmp_path: Path, imagenet: Path) -> None:
         checkpoint.load(tmp_path / "pipe")
 
 
+@pytest.mark.parametrize(
+    ("change", "tensor"),
+    [({"channels": 60_000}, "box_head"), ({"roi": {"width": 60_000}}, "box_head")],
+)
+def test_load_allocates_nothing_for_settings_of_a_giant(
+    tmp_path: Path, full: Path, change: dict[str, Any], tensor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its convolutions would take more than 100 GB."""
+
+    def update(metadata: dict[str, Any]) -> None:
+        for key, value in change.items():
+            of_part = metadata["settings"][key]
+            metadata["settings"][key] = of_part | value if isinstance(value, dict) else value
+
+    giant = rewrite(full, tmp_path / "giant.safetensors", metadata=update)
+    monkeypatch.setattr(torch.nn.Module, "load_state_dict", lambda *_, **__: pytest.fail("built"))
+    with pytest.raises(UserError, match=rf"{tensor}.* has shape"):
+        checkpoint.load(giant)
+
+
 # Slim
 
 
@@ -305,7 +325,7 @@ def test_load_rejects_other_weights_of_frozen_layers(
     with pytest.raises(UserError, match=r"other.safetensors holds other weights"):
         checkpoint.load(slim, tmp_path / "other.safetensors")
     unknown = rewrite(
-        slim, tmp_path / "x.safetensors", metadata=lambda s: s["left_out"].update(tensors=["y"])
+        slim, tmp_path / "x.safetensors", metadata=lambda s: s["left_out"]["tensors"].append("y")
     )
     with pytest.raises(UserError, match="'y' was left out"):
         checkpoint.load(unknown)

@@ -86,6 +86,7 @@ def load(path: Path, weights: str | Path | None = None) -> Saved:
     random state does not change.
     """
     header, state = _read(path)
+    _refuse_other_sizes(path, header, state)
     if header.left_out is None:
         detector = _build(path, header.settings)
     else:
@@ -246,9 +247,20 @@ def _build(path: Path, settings: DetectorSettings, weights: str | Path | None = 
         ) from None
 
 
-def _fill(path: Path, detector: Detector, state: Mapping[str, Tensor]) -> None:
-    """Load all tensors of the detector; UserError with the first that does not fit."""
-    wanted = detector.state_dict()
+def _refuse_other_sizes(path: Path, header: Header, state: Mapping[str, Tensor]) -> None:
+    """Compare with a detector without memory: settings alone could ask for any amount of it."""
+    try:
+        with torch.device("meta"):
+            wanted = _build(path, header.settings).state_dict()
+    except UserError:  # also timm's models that need memory; `_build` says what is wrong
+        return
+    left_out = header.left_out.tensors if header.left_out else ()
+    frozen = {name for name in left_out if name.startswith("backbone.")}
+    _refuse_wrong(path, {n: value for n, value in wanted.items() if n not in frozen}, state)
+
+
+def _refuse_wrong(path: Path, wanted: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    """UserError with the first tensor that does not fit the detector."""
     wrong = [f"{name} is missing" for name in wanted if name not in state]
     wrong += [f"{name} is unknown" for name in state if name not in wanted]
     wrong += [
@@ -261,6 +273,10 @@ def _fill(path: Path, detector: Detector, state: Mapping[str, Tensor]) -> None:
         raise UserError(
             f"{path}: the weights do not fit its settings: {wrong[0]}{others}.", COPY_AGAIN
         )
+
+
+def _fill(path: Path, detector: Detector, state: Mapping[str, Tensor]) -> None:
+    _refuse_wrong(path, detector.state_dict(), state)
     detector.load_state_dict(dict(state))
 
 

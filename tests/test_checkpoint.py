@@ -223,6 +223,26 @@ def test_load_rejects_other_files(tmp_path: Path, imagenet: Path) -> None:
         checkpoint.load(tmp_path / "pipe")
 
 
+@pytest.mark.parametrize(
+    ("change", "tensor"),
+    [({"channels": 60_000}, "box_head"), ({"roi": {"width": 60_000}}, "box_head")],
+)
+def test_load_allocates_nothing_for_settings_of_a_giant(
+    tmp_path: Path, full: Path, change: dict[str, Any], tensor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its convolutions would take more than 100 GB."""
+
+    def update(metadata: dict[str, Any]) -> None:
+        for key, value in change.items():
+            of_part = metadata["settings"][key]
+            metadata["settings"][key] = of_part | value if isinstance(value, dict) else value
+
+    giant = rewrite(full, tmp_path / "giant.safetensors", metadata=update)
+    monkeypatch.setattr(torch.nn.Module, "load_state_dict", lambda *_, **__: pytest.fail("built"))
+    with pytest.raises(UserError, match=rf"{tensor}.* has shape"):
+        checkpoint.load(giant)
+
+
 # Slim
 
 
@@ -270,19 +290,40 @@ def test_load_finds_frozen_layers_beside_the_file(
     elsewhere = rewrite(
         slim,
         tmp_path / "x.safetensors",
-        metadata=lambda m: m["about"].update(weights="old/r18.pth"),
+        metadata=lambda m: m["about"].update(weights="old/net.safetensors"),
     )
     with pytest.raises(
-        UserError, match=r"old/r18.pth: there is no such file of weights.* frozen"
+        UserError, match=r"old/net.safetensors: there is no such file of weights.* frozen"
     ) as caught:
         checkpoint.load(elsewhere)
-    assert "r18.pth" in caught.value.fix
+    assert "net.safetensors" in caught.value.fix
     assert "beside" in caught.value.fix
-    torch.save(load_file(imagenet), tmp_path / "r18.pth")
+    (tmp_path / "net.safetensors").write_bytes(imagenet.read_bytes())
     assert checkpoint.load(elsewhere).labels == LABELS
-    (tmp_path / "r18.pth").write_bytes(b"not weights")
+    (tmp_path / "net.safetensors").write_bytes(b"not weights")
     with pytest.raises(UserError, match="slim"):
         checkpoint.load(elsewhere)
+
+
+@pytest.mark.parametrize("name", ["net.pth", "net.pth.tar", "net.bin", "net", "net.PTH", "net.pkl"])
+def test_load_reads_no_pickle_that_a_checkpoint_names(
+    tmp_path: Path, slim: Path, imagenet: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.save(load_file(imagenet), tmp_path / name)
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was read"))
+    for weights in (name, str(tmp_path / name)):
+        elsewhere = rewrite(
+            slim,
+            tmp_path / "x.safetensors",
+            metadata=lambda m, weights=weights: m["about"].update(weights=weights),
+        )
+        with pytest.raises(UserError, match="The checkpoint is slim"):
+            checkpoint.load(elsewhere)
+    if name == "net.pth.tar":
+        (tmp_path / "net.safetensors").write_bytes(imagenet.read_bytes())
+        assert checkpoint.load(elsewhere).labels == LABELS
+    monkeypatch.undo()
+    assert checkpoint.load(elsewhere, tmp_path / name).labels == LABELS  # given by the user
 
 
 def test_load_rejects_other_weights_of_frozen_layers(
@@ -294,7 +335,7 @@ def test_load_rejects_other_weights_of_frozen_layers(
     with pytest.raises(UserError, match=r"other.safetensors holds other weights"):
         checkpoint.load(slim, tmp_path / "other.safetensors")
     unknown = rewrite(
-        slim, tmp_path / "x.safetensors", metadata=lambda s: s["left_out"].update(tensors=["y"])
+        slim, tmp_path / "x.safetensors", metadata=lambda s: s["left_out"]["tensors"].append("y")
     )
     with pytest.raises(UserError, match="'y' was left out"):
         checkpoint.load(unknown)
@@ -314,9 +355,11 @@ def test_slim_keeps_frozen_layers_that_it_could_not_restore(tmp_path: Path, froz
     assert "backbone.conv1.weight" in load_file(out)
     assert checkpoint.load(out).labels == LABELS
     moved = rewrite(
-        frozen, tmp_path / "x.safetensors", metadata=lambda s: s["about"].update(weights="gone.pth")
+        frozen,
+        tmp_path / "x.safetensors",
+        metadata=lambda s: s["about"].update(weights="gone.safetensors"),
     )
-    assert "gone.pth" in checkpoint.slim(moved, out).kept
+    assert "gone.safetensors" in checkpoint.slim(moved, out).kept
     assert checkpoint.load(out).labels == LABELS
 
 

@@ -21,7 +21,7 @@ from mini_fsod.config.load import KEYS, SECTIONS, resolve
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "mini_fsod"
-NAMES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
+NAMES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 PAGES = [*(ROOT / name for name in NAMES), *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8") for page in PAGES}
 SOURCES = sorted(p.relative_to(ROOT / "src").as_posix() for p in PACKAGE.rglob("*.py"))

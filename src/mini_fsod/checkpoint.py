@@ -21,6 +21,7 @@ from torch import Tensor
 from mini_fsod.config.schema import TRAINED
 from mini_fsod.detector.model import Detector
 from mini_fsod.detector.settings import DetectorSettings
+from mini_fsod.detector.weights import PICKLES
 from mini_fsod.errors import UserError
 from mini_fsod.files import CHECKPOINT_FILE, DETECTOR_FILE, is_file, is_folder, real, write_bytes
 from mini_fsod.labels import LabelMap
@@ -81,14 +82,16 @@ def load(path: Path, weights: str | Path | None = None) -> Saved:
     """The detector on the CPU, as saved.
 
     A slim file takes its frozen layers from `weights` if given, else from `about["weights"]`; that
-    file may also lie beside the checkpoint. Their hash is checked. The caller's random state does
-    not change.
+    file may also lie beside the checkpoint. Their hash is checked. A checkpoint makes nobody read a
+    pickle: if it names one, the .safetensors file of the same name is read instead. The caller's
+    random state does not change.
     """
     header, state = _read(path)
+    _refuse_other_sizes(path, header, state)
     if header.left_out is None:
         detector = _build(path, header.settings)
     else:
-        source = weights if weights is not None else header.about.get("weights")
+        source = weights if weights is not None else _named_weights(header.about)
         detector = _rebuild_frozen(path, header.settings, header.left_out, source)
         rebuilt = detector.state_dict()
         state = {name: rebuilt[name] for name in header.left_out.tensors} | state
@@ -119,7 +122,7 @@ def slim(path: Path, out: Path) -> Slimmed:
     left_out, kept = LeftOut(frozen, hash_tensors(state[name] for name in frozen)), ""
     if frozen:
         try:
-            _rebuild_frozen(path, detector.settings, left_out, saved.about.get("weights"))
+            _rebuild_frozen(path, detector.settings, left_out, _named_weights(saved.about))
         except UserError as error:
             left_out, kept = LeftOut((), ""), error.what
     for name in left_out.tensors:
@@ -267,9 +270,20 @@ def _build(path: Path, settings: DetectorSettings, weights: str | Path | None = 
         ) from None
 
 
-def _fill(path: Path, detector: Detector, state: Mapping[str, Tensor]) -> None:
-    """Load all tensors of the detector; UserError with the first that does not fit."""
-    wanted = detector.state_dict()
+def _refuse_other_sizes(path: Path, header: Header, state: Mapping[str, Tensor]) -> None:
+    """Compare with a detector without memory: settings alone could ask for any amount of it."""
+    try:
+        with torch.device("meta"):
+            wanted = _build(path, header.settings).state_dict()
+    except UserError:  # also timm's models that need memory; `_build` says what is wrong
+        return
+    left_out = header.left_out.tensors if header.left_out else ()
+    frozen = {name for name in left_out if name.startswith("backbone.")}
+    _refuse_wrong(path, {n: value for n, value in wanted.items() if n not in frozen}, state)
+
+
+def _refuse_wrong(path: Path, wanted: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    """UserError with the first tensor that does not fit the detector."""
     wrong = [f"{name} is missing" for name in wanted if name not in state]
     wrong += [f"{name} is unknown" for name in state if name not in wanted]
     wrong += [
@@ -282,10 +296,24 @@ def _fill(path: Path, detector: Detector, state: Mapping[str, Tensor]) -> None:
         raise UserError(
             f"{path}: the weights do not fit its settings: {wrong[0]}{others}.", COPY_AGAIN
         )
+
+
+def _fill(path: Path, detector: Detector, state: Mapping[str, Tensor]) -> None:
+    _refuse_wrong(path, detector.state_dict(), state)
     detector.load_state_dict(dict(state))
 
 
 # Frozen layers
+
+
+def _named_weights(about: About) -> str | int | float | None:
+    """The weights that a checkpoint names itself, never a pickle."""
+    name = about.get("weights")
+    if isinstance(name, str) and name.endswith(PICKLES):
+        while name.endswith(PICKLES):  # .pth.tar
+            name = name.rpartition(".")[0]
+        name += ".safetensors"
+    return name
 
 
 def _rebuild_frozen(
@@ -301,8 +329,12 @@ def _rebuild_frozen(
             "Give the weights that the backbone started from.",
         )
     neighbour = path.parent / Path(weights).name
-    source = neighbour if not is_file(Path(weights)) and is_file(neighbour) else weights
-    fix = f"Put {Path(weights).name}, from which it was trained, beside the checkpoint."
+    is_beside = neighbour.suffix == ".safetensors" and is_file(neighbour)
+    source = neighbour if is_beside and not is_file(Path(weights)) else weights
+    fix = (
+        f"Put {Path(weights).name}, from which it was trained, beside the checkpoint. A .pth file "
+        "is read only if you give it, as detector.weights of a run."
+    )
     try:
         detector = _build(path, settings, source)
     except UserError as error:

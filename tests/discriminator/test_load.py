@@ -192,15 +192,6 @@ class TestTimm:
         with pytest.raises(UserError, match=words):
             load_discriminator(source, CPU)
 
-    def test_without_a_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def offline(*_: Any, **__: Any) -> None:
-            raise FileNotFoundError("make sure your Internet connection is on")
-
-        monkeypatch.setattr(self.timm, "create_model", offline)
-        with pytest.raises(UserError, match=r"vit_small_patch16_224.dino could not") as told:
-            load_discriminator("vit_small_patch16_224.dino", CPU)
-        assert "NAME:FILE" in told.value.fix
-
 
 def mean_of_samples(tokens: torch.Tensor) -> torch.Tensor:
     """RoIAlign's 14 x 14 samples of the box over patches 1 and 2 of both axes, one by one."""

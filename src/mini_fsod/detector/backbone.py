@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,25 @@ from torchvision.ops import FrozenBatchNorm2d
 
 from mini_fsod.detector.anchors import STRIDES
 from mini_fsod.detector.convolution import FoldedConv
+from mini_fsod.detector.download import fetch_timm, fetch_torchvision
 from mini_fsod.detector.settings import IMAGENET, BackboneSettings, Normalisation
-from mini_fsod.detector.weights import SUFFIXES, WeightsFile, load_weights, read_weights
-from mini_fsod.errors import UserError
+from mini_fsod.detector.weights import (
+    SUFFIXES,
+    WeightsFile,
+    first_line,
+    load_weights,
+    read_weights,
+)
+from mini_fsod.errors import UserError, nearest
 
 RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 NARROW = "resnet18-narrow"  # a quarter of the channels: trains from scratch on a CPU in minutes
 STAGES = ("stem", "layer1", "layer2", "layer3", "layer4")
+PRETRAINED = ("pretrained", "DEFAULT")  # timm's own weights of a model
+# timm's functions that convert the names of published files; a module of models has one or none
+TIMM_FILTERS = (
+    "checkpoint_filter_fn", "pretrained_filter_fn", "_filter_fn", "_filter_torchvision_pretrained",
+)  # fmt: skip
 GROUPS = 32  # most groups of GroupNorm; each has at least two channels
 
 
@@ -146,15 +159,8 @@ def _torchvision_resnet(settings: BackboneSettings, weights: str | WeightsFile |
                 f'"{weights}" is neither a file nor weights of {settings.name} in torchvision.',
                 f"Use {', '.join(known.__members__)}, or a .safetensors or .pth file.",
             )
-        try:
-            state = known[weights].get_state_dict(progress=False, check_hash=True)
-        except OSError as error:
-            raise UserError(
-                f"The weights {weights} of {settings.name} could not be downloaded: {error}.",
-                "Give a .safetensors or .pth file (detector.weights, discriminator.weights), or "
-                "train from random weights: detector.weights=null detector.norm=group.",
-            ) from error
-        net.load_state_dict(state)
+        path = fetch_torchvision(settings.name, known[weights].url)
+        load_weights(net, read_weights(path), settings.name)
     if settings.stride_in_1x1:
         for layer in (net.layer2, net.layer3, net.layer4):
             block = layer[0]
@@ -208,36 +214,59 @@ def _timm_model(settings: BackboneSettings, weights: str | WeightsFile | None) -
             raise ValueError(
                 f"its feature maps have strides {strides}; 4, 8, 16 and 32 are needed."
             )
-        indices = [strides.index(s) for s in STRIDES]
-        net = make(out_indices=indices, pretrained=isinstance(weights, str))
-        if isinstance(weights, WeightsFile):
+        net = make(out_indices=[strides.index(s) for s in STRIDES])
+        if weights is not None:
             load_timm_weights(net, weights, settings.name, timm.create_model(settings.name))
         net = timm.layers.freeze_batch_norm_2d(net)
         with torch.no_grad():
             net(torch.zeros(1, 3, 64, 96))  # fails for a model of one image size
-    except (RuntimeError, AttributeError, ValueError, AssertionError, OSError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # timm raises anything
         raise UserError(
-            f'The timm model "{settings.name}" cannot be a backbone: {error}',
+            f'The timm model "{settings.name}" cannot be a backbone: {first_line(error)}',
             "Use another of timm.list_models() with features_only and images of any size.",
         ) from error
     return net
 
 
-def load_timm_weights(net: nn.Module, weights: WeightsFile, name: str, whole: nn.Module) -> None:
-    """Load a file into a timm model, or into the part of it that gives features.
+def load_timm_weights(
+    net: nn.Module, weights: str | WeightsFile, name: str, whole: nn.Module
+) -> None:
+    """Load a file, or timm's own weights ("pretrained"), into a timm model or its features.
 
-    timm itself would read any pickle, and ignore missing tensors. Its conversion of published names
-    needs the whole model; some names of features have "_" for "." or begin with "model.".
+    timm itself would ignore missing tensors. Its conversion of published names needs the whole
+    model; some names of features have "_" for ".", or begin with "model." or "body.".
     """
+    if isinstance(weights, str):
+        if weights not in PRETRAINED:
+            raise UserError(
+                f'"{weights[:200]}" is neither a file nor weights of {name} in timm.',
+                'Use "pretrained", or a .safetensors or .pth file.',
+            )
+        known = import_timm(name).models.get_pretrained_cfg(name)
+        weights = read_weights(fetch_timm(name, known))
 
     def flat(tensor: str) -> str:
-        return tensor.removeprefix("model.").replace(".", "_")
+        return tensor.removeprefix("model.").removeprefix("body.").replace(".", "_")
 
-    convert = getattr(sys.modules[type(whole).__module__], "checkpoint_filter_fn", None)
-    tensors = weights.tensors if convert is None else convert(weights.tensors, whole)
+    module = sys.modules[type(whole).__module__]
+    convert = next((getattr(module, f) for f in TIMM_FILTERS if hasattr(module, f)), None)
+    tensors = weights.tensors
+    try:
+        if convert is not None:
+            arguments = (tensors, whole)[: len(signature(convert).parameters)]
+            tensors = convert(*arguments)
+    except Exception as error:  # tensors of other models make it raise anything
+        raise UserError(
+            f"{weights.path}: these weights do not fit {name}: {first_line(error)!r}.",
+            "Use the weights of this very model, with tensors named as timm does.",
+        ) from error
     names = {flat(tensor): tensor for tensor in net.state_dict()}
+    others = {flat(tensor) for tensor in whole.state_dict()} - names.keys()
+    unused = {tensor for tensor in tensors if flat(tensor) in others}
     tensors = {names.get(flat(tensor), tensor): value for tensor, value in tensors.items()}
-    load_weights(net, weights._replace(tensors=tensors), name)
+    load_weights(net, WeightsFile(weights.path, tensors), name, unused)
 
 
 def default_normalisation(name: str) -> Normalisation:
@@ -249,7 +278,10 @@ def default_normalisation(name: str) -> Normalisation:
 
 
 def import_timm(name: str) -> Any:
-    """The package timm, for a model that is not torchvision's."""
+    """The package timm, for a model that is not torchvision's.
+
+    Names that timm would look for elsewhere, such as "hf-hub:...", are unknown models too.
+    """
     try:
         import timm
         import timm.layers
@@ -258,4 +290,12 @@ def import_timm(name: str) -> Any:
             f'"{name}" is no ResNet of torchvision; timm, which may know it, is not installed.',
             "Run: pip install 'mini-fsod[timm]', or use resnet18, 34, 50, 101 or 152.",
         ) from error
+    model = name[:200].split(".")[0]
+    if not timm.is_model(model):
+        near = nearest(model, [*timm.list_models(), *RESNETS])
+        raise UserError(
+            f'There is no model "{model}" in torchvision or timm.{near}',
+            "Use resnet18, 34, 50, 101 or 152, or one of timm.list_models(); a file of weights is "
+            "given as FILE or NAME:FILE.",
+        )
     return timm

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
@@ -36,9 +36,9 @@ from mini_fsod.detector.backbone import (
     make_backbone,
 )
 from mini_fsod.detector.settings import BackboneSettings, Norm, Normalisation
-from mini_fsod.detector.weights import SUFFIXES, load_weights, read_weights
+from mini_fsod.detector.weights import SUFFIXES, first_line, load_weights, read_weights
 from mini_fsod.discriminator.features import Discriminator
-from mini_fsod.errors import UserError, nearest
+from mini_fsod.errors import UserError
 from mini_fsod.files import is_file, write_bytes
 
 FORMAT = 1
@@ -186,30 +186,23 @@ def _timm_body(settings: BackboneSettings, weights: str | Path | None) -> LastMa
     timm = import_timm(name)
     if isinstance(weights, str):
         raise UserError(f'There is no file "{weights}" of weights for {name}.', SPELLINGS)
-    plain = name.split(".")[0]
-    if not timm.is_model(plain):
-        near = nearest(plain, [*timm.list_models(), *RESNETS])
-        raise UserError(f'There is no model "{plain}" in torchvision or timm.{near}', SPELLINGS)
     file = None if weights is None else read_weights(weights, SPELLINGS)
-    try:
-        if not timm.models.is_model_in_modules(plain, TRANSFORMERS):
-            return LastMap(make_backbone(settings, file or "pretrained"))
-        if settings.stride_in_1x1:
-            raise UserError(
-                f"{name} has no 1x1 convolution to carry the stride.",
-                "Set discriminator.caffe to false.",
-            )
-        net = timm.create_model(name, pretrained=file is None, num_classes=0, dynamic_img_size=True)
-        if file is not None:
-            load_timm_weights(net, file, name, net)
-        return _Tokens(net)
-    except (RuntimeError, AttributeError, ValueError, AssertionError, OSError) as error:
-        if file is not None:
-            fix = "Check that the file belongs to the name."
-            raise UserError(f"{weights}: not the weights of {name}: {error}", fix) from error
+    if not timm.models.is_model_in_modules(name.split(".")[0], TRANSFORMERS):
+        return LastMap(make_backbone(settings, file or "pretrained"))
+    if settings.stride_in_1x1:
         raise UserError(
-            f"The weights of {name} could not be downloaded: {error}",
-            "Without a connection, copy the file from elsewhere and give it as NAME:FILE.",
+            f"{name} has no 1x1 convolution to carry the stride.",
+            "Set discriminator.caffe to false.",
+        )
+    try:
+        net = timm.create_model(name, num_classes=0, dynamic_img_size=True)
+        load_timm_weights(net, file or "pretrained", name, net)
+        return _Tokens(net)
+    except UserError:
+        raise
+    except Exception as error:  # timm raises anything
+        raise UserError(
+            f"{name} cannot be a discriminator: {first_line(error)}", SPELLINGS
         ) from error
 
 
@@ -236,9 +229,21 @@ def read_discriminator_header(path: Path) -> DiscriminatorHeader | None:
             return None
         if about["format"] > FORMAT:
             raise UserError(f"{path}: written by a later mini.", "Update mini.")
-        return DiscriminatorHeader(**about["discriminator"])
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: cannot be read ({error}).", "Copy or fetch it again.") from None
+        header = DiscriminatorHeader(**about["discriminator"])
+        if (
+            header.backbone not in (*RESNETS, NARROW)
+            or header.norm not in ("frozen", "group")
+            or not (header.crop is None or (type(header.crop) is int and 8 <= header.crop <= 4096))
+            or not isinstance(header.about, dict)
+        ):
+            raise ValueError("its description has values that `mini pretrain` does not write")
+        return header
+    except UserError:
+        raise
+    except Exception as error:  # safetensors, JSON, and values of any type
+        raise UserError(
+            f"{path}: cannot be read ({first_line(error)}).", "Copy or fetch it again."
+        ) from None
 
 
 def resnet_name(state: Mapping[str, Tensor]) -> str | None:
@@ -250,4 +255,5 @@ def resnet_name(state: Mapping[str, Tensor]) -> str | None:
         return len({name.split(".")[1] for name in state if name.startswith(f"{layer}.")})
 
     deep = "layer1.0.conv3.weight" in state
-    return KINDS.get((deep, blocks("layer2"), blocks("layer3"), len(state["conv1.weight"])))
+    channels = state["conv1.weight"].shape[:1].numel()
+    return KINDS.get((deep, blocks("layer2"), blocks("layer3"), channels))

@@ -9,6 +9,7 @@ import os
 import random
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 import yaml
 from hypothesis import strategies as st
+from PIL import Image
 
 LARGE = 200_000  # items or levels of what is made very large: some megabytes at most
 
@@ -49,8 +51,18 @@ TOKENS = {
     ),
     ".txt": (b" ", b"\n", b"nan", b"-1", b"1e400", b"../", b"/dev/zero\n", b"9" * 500, b"\r"),
 }
-MAGIC = (b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"GIF89a", b"RIFF",
-         b"II*\0", b"BM", b"\0\0\0 ftypavif", b"P6 9 9 255\n", b"PK\x03\x04", b"\x80\x04", b"\x93NUMPY")  # fmt: skip
+MAGIC = (
+    *(b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"GIF89a", b"RIFF"),
+    *(
+        b"II*\0",
+        b"BM",
+        b"\0\0\0 ftypavif",
+        b"P6 9 9 255\n",
+        b"PK\x03\x04",
+        b"\x80\x04",
+        b"\x93NUMPY",
+    ),
+)
 
 
 def json_text(value: Any) -> bytes:
@@ -306,14 +318,10 @@ def _npz(draw: st.DrawFn, content: bytes) -> bytes | None:
 
 def _picture(draw: st.DrawFn, content: bytes) -> bytes | None:
     """Another picture: a size in the header, a mode, a format under a wrong name."""
-    from PIL import Image
-
     kind = draw(st.integers(0, 3))
     if kind == 0 and content[:4] == b"\x89PNG":
         sides = st.sampled_from([0, 1, 7, 30_000, 2**31 - 1, 2**32 - 1])
         size = struct.pack(">II", draw(sides), draw(sides))
-        import zlib
-
         chunk = b"IHDR" + size + content[24:29]
         return content[:12] + chunk + struct.pack(">I", zlib.crc32(chunk)) + content[33:]
     if kind == 1:

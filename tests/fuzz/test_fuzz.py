@@ -1,7 +1,7 @@
 """Damaged files: what reads them succeeds, lists problems or raises a UserError, within limits.
 
-`make test` tries some hundred fixed cases. `make fuzz` tries other ones each time, N=20000 of each
-target or for MINUTES=60, and keeps each file that fails: the message says where.
+`make test` tries some hundred fixed cases. `make fuzz` tries other ones each time, N=20000 in all or
+for MINUTES=60, and keeps the files of each kind of failure: the message says where.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from fuzz.limits import TooLarge, TooSlow, limited
 from fuzz.targets import TARGETS, Target
 from mini_fsod.errors import UserError
 
+PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 N = int(os.environ.get("FUZZ_N", "0"))
-SECONDS = 60 * float(os.environ.get("FUZZ_MINUTES", "0"))
+SECONDS = 60 * float(os.environ.get("FUZZ_MINUTES", "0")) * PROCESSES
 KEEP = Path(os.environ.get("FUZZ_KEEP", "fuzz-failures"))
 ROUND = 200  # cases of one seed
 
@@ -68,7 +69,8 @@ def test_damaged_files_are_refused_or_read_within_limits(target: Target, tmp_pat
                 failures[where] = f"{type(error).__name__}: {str(error)[:200]}\n  {where}\n  {kept}"
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-            Path(RAN).is_dir() and Path(RAN).rmdir()
+            if Path(RAN).is_dir():
+                Path(RAN).rmdir()
 
     def rounds() -> None:
         usual = settings(
@@ -83,9 +85,10 @@ def test_damaged_files_are_refused_or_read_within_limits(target: Target, tmp_pat
         if not (N or SECONDS):
             usual(test)()
             return
-        end, done = time.monotonic() + SECONDS / len(TARGETS), 0
-        while done < N or time.monotonic() < end:
-            size = min(ROUND, N - done) if N else ROUND
+        share = target.examples / sum(target.examples for target in TARGETS)
+        end, wanted, done = time.monotonic() + share * SECONDS, round(share * N), 0
+        while done < wanted or time.monotonic() < end:
+            size = min(ROUND, wanted - done) if N else min(ROUND, target.examples)
             number = int.from_bytes(os.urandom(4), "big")
             of_round = settings(usual, max_examples=size, derandomize=False)
             of_round(seed(number)(given(st.data())(case)))()

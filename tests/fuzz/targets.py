@@ -185,16 +185,11 @@ def _use_checkpoint(folder: Path) -> None:
 
 def _weights(folder: Path) -> None:
     torch.manual_seed(0)
-    state = {
-        n: v.half() if v.is_floating_point() else v for n, v in resnet18().state_dict().items()
-    }
-    state = {n: v.clone() for n, v in state.items() if not n.startswith("layer4")}
-    small = {n: v[:4].clone() if v.dim() else v for n, v in state.items() if "layer3" not in n}
-    save_file(small, folder / "a.safetensors")
-    torch.save(small, folder / "b.pth")
-    torch.save(
-        {"state_dict": {f"module.encoder_q.{n}": v for n, v in small.items()}}, folder / "c.pth"
-    )
+    state = dict(make_backbone(BackboneSettings(NARROW, "frozen")).state_dict())
+    save_file(state, folder / "a.safetensors")
+    torch.save(state, folder / "b.pth")
+    of_moco = {f"module.encoder_q.{name}": value for name, value in state.items()}
+    torch.save({"state_dict": of_moco, "epoch": 7}, folder / "c.pth")
 
 
 def _use_weights(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """Damaged files: what reads them succeeds, lists problems or raises a UserError, within limits.
 
-`make test` tries some hundred fixed cases. `make fuzz` tries other ones each time, N=20000 in all or
-for MINUTES=60, and keeps the files of each kind of failure: the message says where.
+`make test` tries some hundred fixed cases. `make fuzz` tries other ones each time, N=20000 in all
+or for MINUTES=60, and keeps the files of each kind of failure: the message says where.
 """
 
 from __future__ import annotations

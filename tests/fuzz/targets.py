@@ -274,18 +274,18 @@ def every(*readers: Callable[[], object]) -> None:
 
 
 TARGETS = (
-    Target("coco", _coco, ("data/*",), _check, 40),
-    Target("voc", lambda f: tiny.write_voc(f / "data"), ("data/**/*",), _check, 40),
-    Target("yolo", lambda f: tiny.write_yolo(f / "data"), ("data/**/*",), _check, 40),
+    Target("coco", _coco, ("data/*",), _check, 30),
+    Target("voc", lambda f: tiny.write_voc(f / "data"), ("data/**/*",), _check, 30),
+    Target("yolo", lambda f: tiny.write_yolo(f / "data"), ("data/**/*",), _check, 30),
     Target("pictures", _folder, ("data/*/*",), _check),
     Target("lists", _sample, ("*.json",), _shots_of_lists),
     Target("detections", _detections, ("*.json",), _eval),
     Target("mined", _mined, ("*.json", "*.npz"), _read_mined, 40),
     Target("checkpoint", _checkpoint, ("*.safetensors", "photos/*"), _use_checkpoint),
-    Target("weights", _weights, ("*",), _use_weights, 30),
+    Target("weights", _weights, ("*",), _use_weights, 10),
     Target("state", _progress, ("progress.pt", "log.jsonl"), training.run, 20),
-    Target("study", _study, ("*.yaml", "out/**/*.json"), _use_study, 30),
-    Target("config", _config, ("*.yaml",), _resolve, 30),
+    Target("study", _study, ("*.yaml", "out/**/*.json"), _use_study, 15),
+    Target("config", _config, ("*.yaml",), _resolve, 15),
     Target(
         "run",
         _whole_run,

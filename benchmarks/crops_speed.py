@@ -38,7 +38,7 @@ def measured(way: str) -> tuple[float, float, float]:
     from mini_fsod import cli
 
     if way == "now":
-        cli._keep_memory()
+        cli.reuse_freed_memory()
     import torch
     from torch import nn
     from torchvision.models import resnet50

@@ -118,7 +118,7 @@ def training(
         sgd.step()
 
     their_ms, their_gib = measure(their_step, max(5, rounds // 3), device)
-    optimiser = make_optimiser(ours, device, 0.9, 1e-4)
+    optimiser = make_optimiser(ours, device, 1e-4)
     optimiser.param_groups[0]["lr"].fill_(1e-4)
     step = Step(losses_of(ours), optimiser, device, bf16)
     draw = torch.zeros((), dtype=torch.int64, device=device)
@@ -210,7 +210,7 @@ def inference(batches: list[Batch], size: int, rounds: int, device: torch.device
         theirs.rpn.head.cls_logits.weight.mul_(20)
     ours = from_torchvision(theirs).to(device, memory_format=torch.channels_last).eval()
     lists = [as_lists(batch)[0] for batch in batches]
-    found = [0, 0]
+    found: list[Any] = [0, 0]
 
     @torch.no_grad()
     def theirs_once(n: int) -> None:

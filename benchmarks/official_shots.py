@@ -31,7 +31,8 @@ def main() -> None:
         data = read(devkit, subset="trainval")
         print(f"read {len(data):,} training images in {time.perf_counter() - start:.1f} s")
         start = time.perf_counter()
-        exact, lists, notes = 0, 0, []
+        exact, lists = 0, 0
+        notes: list[str] = []
         for seed in range(30):
             of_seed = voc_lists(seed)
             for shots in SHOTS:

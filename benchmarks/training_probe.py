@@ -117,7 +117,7 @@ def main() -> None:
 
 
 def run(options, detector, average, held, own, device) -> dict:
-    optimiser = make_optimiser(detector, device, momentum=0.9, weight_decay=1e-4)
+    optimiser = make_optimiser(detector, device, weight_decay=1e-4)
     bf16 = device.type == "cuda"
     step = Step(losses_of(detector), optimiser, device, bf16, average=average)
     schedule = Schedule(

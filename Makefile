@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test quick lint format bench torture lock clean
+.PHONY: setup demo test quick fuzz torture lint audit format bench lock clean
 
 setup: $(READY)
 
@@ -24,10 +24,20 @@ test: $(READY)
 quick: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not slow"
 
+# Damaged files, other ones each time: make fuzz MINUTES=60, or N=20000 cases.
+fuzz: MINUTES ?= $(if $(N),0,60)
+fuzz: $(READY)
+	FUZZ_N=$(or $(N),0) FUZZ_MINUTES=$(MINUTES) OMP_NUM_THREADS=1 \
+	  $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/fuzz
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Known vulnerabilities of the packages in the lock; nothing where PyPI cannot be reached.
+audit: $(READY)
+	$(BIN)/python .ci/audit.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from mini_fsod.detector.batch import Regions, RoIOutputs, Samples, Targets
 from mini_fsod.detector.losses import iou_loss, roi_losses, rpn_losses
@@ -56,6 +56,30 @@ def test_rpn_losses_are_zero_without_samples() -> None:
     (objectness + box).backward()
     assert not logits.grad.any()
     assert not deltas.grad.any()
+
+
+def test_rpn_losses_of_a_single_sample_are_its_own() -> None:
+    objectness, box, _, _ = rpn_case([[True, False, False], [False] * 3])
+    assert objectness.item() == pytest.approx(math.log(2))
+    assert box.item() == pytest.approx(1 - 1 / 18)
+
+
+@pytest.mark.parametrize(
+    ("valid", "others", "expected"),
+    [
+        ([[True, True, False], [True, False, False]], 5, 3 * math.log(2) / 4),  # (3 + 5) / 2
+        ([[True, False, False], [False] * 3], 0, 2 * math.log(2)),  # (1 + 0) / 2
+        ([[False] * 3] * 2, 0, 0.0),
+    ],
+    ids=["both have samples", "only this one", "none"],
+)
+def test_losses_of_two_processes_are_divided_by_their_mean_number_of_samples(
+    monkeypatch: pytest.MonkeyPatch, valid: list[list[bool]], others: int, expected: float
+) -> None:
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
+    monkeypatch.setattr(distributed, "all_reduce", lambda number: number.add_(others))
+    assert rpn_case(valid)[0].item() == pytest.approx(expected)
 
 
 def test_losses_scale_with_the_weights_of_their_boxes() -> None:

@@ -164,6 +164,8 @@ def test_random_keys_are_fixed_and_differ_by_draw_stream_and_position() -> None:
         [1841988112, 126079451, 1843720590],
         [172265546, 1964103903, 1220952462],
     ]
+    later = random_keys(torch.tensor(draw_number(12345, 3)), 1, 1, 3)
+    assert later.tolist() == [[1245303686, 1590261653, 250293654]]
     draws = [random_keys(torch.tensor(d), s, 2, 3).flatten() for d in (5, 6) for s in (0, 1)]
     assert len(torch.cat(draws).unique()) == 24
     assert (torch.cat(draws) >= 0).all()

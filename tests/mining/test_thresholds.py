@@ -53,6 +53,18 @@ def test_at_least_takes_the_earlier_of_equal_scores_at_the_limit() -> None:
     assert at_least(scores, 0.5, 0).tolist() == [False] * 4
 
 
+def test_boxes_are_ranked_in_a_fixed_order_among_many_equal_scores() -> None:
+    scores = np.tile([0.5, 0.75], 500)  # so many that a fast sort changes their order
+    first = np.flatnonzero(at_least(scores, 0.5, 700))
+    assert first.tolist() == sorted([*range(1, 1000, 2), *range(0, 400, 2)])
+    detector = np.where(np.arange(1000) < 200, 1.0, 0.0)  # 100 of the best 500
+    assert count_by_mean_score(scores, detector, 1.0) == 100
+
+
+def test_at_least_without_a_threshold_keeps_nothing() -> None:
+    assert at_least(np.array([0.5, 0.9]), None).tolist() == [False, False]
+
+
 def test_choose_pool_without_candidates() -> None:
     kept, table = choose_pool(found_of([]), ["bird"])
     assert kept.tolist() == []

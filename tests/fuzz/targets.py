@@ -1,0 +1,296 @@
+"""What the fuzzer damages, and what it then does with it: commands where there is one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from io import StringIO
+from pathlib import Path
+
+import torch
+import typer
+from PIL import Image
+from safetensors.torch import save_file
+
+from helpers import shapes, tiny, training
+from helpers.fake_study import example_study, finish_cells
+from helpers.pairs import LABELS as PAIR_LABELS
+from helpers.pairs import pairs_of, with_cosines, with_crops
+from helpers.tiny_detector import LABELS, tiny_detector
+from helpers.tiny_run import SETTINGS, SHORT, config
+from mini_fsod import checkpoint, cli, console
+from mini_fsod.config.load import resolve
+from mini_fsod.data.problems import UNREPAIRED
+from mini_fsod.data.read import read
+from mini_fsod.data.subsets import arranged
+from mini_fsod.detector.backbone import NARROW, make_backbone
+from mini_fsod.detector.model import Detector
+from mini_fsod.detector.settings import BackboneSettings
+from mini_fsod.discriminator.load import load_discriminator
+from mini_fsod.errors import UserError
+from mini_fsod.mining.pairs import Pairs
+from mini_fsod.mining.pool_io import read_candidates, read_pool
+from mini_fsod.runs import stages
+from mini_fsod.study.plan import plan_study, read_plan, save_plan
+from mini_fsod.study.tables import write_tables
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Valid files, those of them that are damaged, and what reads them.
+
+    `read` returns, or raises a UserError; it is called in a copy of the files, its argument.
+    """
+
+    name: str
+    write: Callable[[Path], object]
+    files: tuple[str, ...]
+    read: Callable[[Path], object]
+    examples: int = 20  # in `make test`
+
+
+def mini(*words: object) -> int:
+    """A command's exit code; UserErrors and what must not happen are raised."""
+    console.out.quiet = console.err.quiet = True
+    try:
+        command = typer.main.get_command(cli.app)
+        return command.main([*map(str, words)], standalone_mode=False) or 0
+    finally:
+        console.out.quiet = console.err.quiet = False
+
+
+# Data sets
+
+
+def _check(folder: Path) -> None:
+    """What `mini check --fix` writes has no problems but those that it names as not repaired."""
+    fixed = folder / "fixed"
+    mini("check", folder / "data", "--images", "--no-sheet", "--fix", fixed)
+    if fixed.exists():
+        try:
+            with redirect_stdout(StringIO()) as said:
+                mini("check", fixed, "--images", "--no-sheet", "--json")
+        except UserError as error:
+            raise AssertionError(f"the repaired copy is refused: {error}") from error
+        found = {problem["kind"] for problem in json.loads(said.getvalue())["problems"]}
+        assert found <= set(UNREPAIRED), f"the repaired copy has problems: {found}"
+
+
+def _coco(folder: Path) -> Path:
+    return tiny.write_coco(folder / "data")
+
+
+def _folder(folder: Path) -> None:
+    for suffix in (".jpg", ".png", ".webp", ".bmp", ".tif"):
+        tiny.write_pictures(folder / "data" / suffix[1:], suffix)
+
+
+def _sample(folder: Path) -> None:
+    _coco(folder)
+    lists = {"0": {"1": {"bird": ["10"], "bus": ["12"], "car": ["10"]}}}
+    (folder / "lists.json").write_text(json.dumps(lists))
+    of_coco = {"1": {"bird": [["train", 10]], "bus": [["train", 12]], "car": [["val", 10]]}}
+    (folder / "coco.json").write_text(json.dumps(of_coco))
+
+
+def _shots_of_lists(folder: Path) -> None:
+    for name in ("lists", "coco"):
+        mini(
+            *("sample", folder / "data" / "annotations.json", "--shots", 1, "--novel", "bird"),
+            *("--official", folder / f"{name}.json", "-o", folder / f"{name}-shots.json"),
+        )
+
+
+def _detections(folder: Path) -> None:
+    _coco(folder)
+    rows = [
+        {"image_id": box["image_id"], "category_id": box["category_id"], "bbox": box["bbox"],
+         "score": 0.5, "category": "bird"}
+        for box in tiny.coco()["annotations"]
+    ]  # fmt: skip
+    (folder / "detections.json").write_text(json.dumps(rows))
+    images = [
+        {
+            "file_name": "a.png",
+            "detections": [{"bbox": [1, 2, 3, 4], "category": "bird", "score": 1}],
+        }
+    ]
+    (folder / "predicted.json").write_text(json.dumps(images))
+
+
+def _eval(folder: Path) -> None:
+    for name in ("detections", "predicted"):
+        words = ("eval", folder / "data" / "annotations.json", "--metric", "voc", "--novel", "bird")
+        mini(*words, "--detections", folder / f"{name}.json")
+
+
+# Mining
+
+
+def _mined(folder: Path) -> None:
+    """A pool and candidates of the tiny data set, and pairs with features."""
+    content = tiny.coco()
+    novel = [box | {"score": 0.5} for box in content["annotations"] if box["category_id"] != 7]
+    _coco(folder)
+    (folder / "pool.json").write_text(json.dumps(content | {"annotations": novel}))
+    names = {image["id"]: image["file_name"] for image in content["images"]}
+    rows = [
+        {"file_name": names[box["image_id"]], "category": tiny.CLASSES[box["category_id"] - 5],
+         "bbox": box["bbox"], "score": 0.5, "score_detector": 0.5, "cosine": 0.25}
+        for box in novel
+    ]  # fmt: skip
+    (folder / "candidates.json").write_text(json.dumps(rows))
+    pairs = pairs_of((0, 0, 0.5, (1, 2, 30, 40)), (1, 1, 0.7, (1, 2, 30, 40)))
+    with_cosines(pairs, [0.25, 0.5]).save(folder / "products.npz")
+    with_crops(pairs, 0).save(folder / "crops.npz")
+
+
+def _read_mined(folder: Path) -> None:
+    data = arranged(read(folder / "data" / "annotations.json"), PAIR_LABELS)
+    readers: tuple[Callable[[], object], ...] = (
+        lambda: read_pool(folder / "pool.json", data, PAIR_LABELS),
+        lambda: read_candidates(folder / "candidates.json", data, PAIR_LABELS),
+        lambda: Pairs.load(folder / "products.npz"),
+        lambda: Pairs.load(folder / "crops.npz"),
+    )
+    every(*readers)
+
+
+# Detectors
+
+
+def _tiny() -> Detector:
+    settings = replace(tiny_detector().settings, backbone=BackboneSettings(NARROW, "group"))
+    return Detector(settings)
+
+
+def _checkpoint(folder: Path) -> None:
+    checkpoint.save(folder / "a.safetensors", _tiny(), LABELS, {"weights": None})
+    (folder / "photos").mkdir()
+    for name in ("a.png", "b.jpg"):
+        Image.new("RGB", (40, 30), (90, 20, 200)).save(folder / "photos" / name)
+
+
+def _use_checkpoint(folder: Path) -> None:
+    file = folder / "a.safetensors"
+    words = ("predict", file, folder / "photos", "--device", "cpu", "--score", 0.5)
+    every(
+        lambda: mini("checkpoint", "show", file),
+        lambda: mini("checkpoint", "slim", file, "-o", folder / "slim.safetensors"),
+        lambda: mini(*words, "--draw", folder / "drawn"),
+    )
+
+
+def _weights(folder: Path) -> None:
+    torch.manual_seed(0)
+    state = dict(make_backbone(BackboneSettings(NARROW, "frozen")).state_dict())
+    save_file(state, folder / "a.safetensors")
+    torch.save(state, folder / "b.pth")
+    of_moco = {f"module.encoder_q.{name}": value for name, value in state.items()}
+    torch.save({"state_dict": of_moco, "epoch": 7}, folder / "c.pth")
+
+
+def _use_weights(folder: Path) -> None:
+    settings = BackboneSettings(NARROW, "frozen")
+    every(
+        *(lambda f=f: make_backbone(settings, f) for f in sorted(folder.iterdir())),
+        *(lambda f=f: load_discriminator(f, torch.device("cpu")) for f in sorted(folder.iterdir())),
+    )
+
+
+# Runs and studies
+
+
+def _progress(folder: Path) -> None:
+    training.stopped(folder, 6, save_seconds=0)
+
+
+def _whole_run(folder: Path) -> None:
+    data = shapes.write_data(folder / "data")
+    stages.run(config(data, **SHORT), folder / "runs" / "whole")
+
+
+def _resume_run(folder: Path) -> None:
+    every(
+        lambda: mini("runs", folder / "runs"),
+        lambda: mini("run", folder / "runs" / "whole", "--to", "tune"),
+    )
+
+
+def _study(folder: Path) -> None:
+    (folder / "mine.yaml").write_text("detector: {backbone: resnet18}\ndata: {root: voc}\n")
+    (folder / "study.yaml").write_text(
+        "name: photos\nconfig: mine.yaml\nrows:\n  TFA: []\n  long: [transfer.iterations=8000]\n"
+        "  base only: {set: [base.minutes=4], to: base}\nsplits: [1, 2]\nshots: [1, 5]\n"
+        "seeds: 0..4\nto: transfer\nfigures: [nAP50, bAP50]\n"
+    )
+    study, out = example_study(), folder / "out"
+    out.mkdir()
+    plan = plan_study(study)
+    save_plan(out, study, plan)
+    figures = {"nAP50": 10.5, "bAP50": 70.25, "seconds": 4.0, "iterations": 10}
+    of_cell = {"base": figures | {"nAP50": None}, "transfer": figures}
+    finish_cells(
+        out, plan, {cell.name: of_cell for cell in plan.cells}, device="cpu", commit="abc",
+        versions={"torch": "2.9"},
+    )  # fmt: skip
+
+
+def _use_study(folder: Path) -> None:
+    out, study = folder / "out", example_study()
+    every(
+        lambda: mini("study", "--list", folder / "study.yaml"),
+        lambda: mini("study", folder / "study.yaml", "-o", folder / "new", "--dry-run"),
+        lambda: write_tables(out, study, read_plan(out)),
+        lambda: write_tables(out, study, plan_study(study).cells),
+        lambda: save_plan(out, study, plan_study(study)),
+    )
+
+
+def _config(folder: Path) -> None:
+    keys = {key: value for key, value in SETTINGS.items() if key != "data.novel"}
+    lines = [f"{key}: {value}" for key, value in keys.items()]
+    (folder / "flat.yaml").write_text("preset: photos\n" + "\n".join(lines))
+    (folder / "nested.yaml").write_text(resolve("voc-320").to_yaml())
+
+
+def _resolve(folder: Path) -> None:
+    every(
+        *(lambda n=n: mini("presets", folder / n) for n in ("flat.yaml", "nested.yaml")),
+        *(lambda n=n: resolve(folder / n).ready() for n in ("flat.yaml", "nested.yaml")),
+    )
+
+
+def every(*readers: Callable[[], object]) -> None:
+    """Call all of them; a UserError of one does not keep the next from being called."""
+    for reader in readers:
+        try:
+            reader()
+        except UserError as error:
+            if not error.what:
+                raise AssertionError("an error without words") from error
+
+
+TARGETS = (
+    Target("coco", _coco, ("data/*",), _check, 30),
+    Target("voc", lambda f: tiny.write_voc(f / "data"), ("data/**/*",), _check, 30),
+    Target("yolo", lambda f: tiny.write_yolo(f / "data"), ("data/**/*",), _check, 30),
+    Target("pictures", _folder, ("data/*/*",), _check),
+    Target("lists", _sample, ("*.json",), _shots_of_lists),
+    Target("detections", _detections, ("*.json",), _eval),
+    Target("mined", _mined, ("*.json", "*.npz"), _read_mined, 40),
+    Target("checkpoint", _checkpoint, ("*.safetensors", "photos/*"), _use_checkpoint),
+    Target("weights", _weights, ("*",), _use_weights, 10),
+    Target("state", _progress, ("progress.pt", "log.jsonl"), training.run, 20),
+    Target("study", _study, ("*.yaml", "out/**/*.json"), _use_study, 15),
+    Target("config", _config, ("*.yaml",), _resolve, 15),
+    Target(
+        "run",
+        _whole_run,
+        ("runs/whole/*.json", "runs/whole/.pools.json", "runs/.stages/*/*.*"),
+        _resume_run,
+        6,
+    ),
+)  # fmt: skip

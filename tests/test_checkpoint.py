@@ -243,9 +243,6 @@ def test_load_allocates_nothing_for_settings_of_a_giant(
         checkpoint.load(giant)
 
 
-# Slim
-
-
 def test_slim_stores_float16_without_frozen_layers(slim: Path, frozen: Path) -> None:
     state, whole = load_file(slim), load_file(frozen)
     left_out = whole.keys() - state.keys()
@@ -381,19 +378,14 @@ def test_slim_without_frozen_layers_leaves_nothing_out(tmp_path: Path, full: Pat
         checkpoint.slim(out, tmp_path / "." / "slim.safetensors")
 
 
-# Runs
-
-
 def test_find_returns_the_last_stage_of_a_run_or_the_named_one(tmp_path: Path) -> None:
     run = tmp_path / "run"
     (run / "base").mkdir(parents=True)
-    with pytest.raises(UserError, match="run: there is no trained detector"):
-        checkpoint.find(run)
-    with pytest.raises(UserError, match="rum: does not exist"):
-        checkpoint.find(tmp_path / "rum")
-    copied = run / "detector.safetensors"
-    copied.touch()
-    assert checkpoint.find(run) == copied  # of a run that was copied without its results
+    for path, message in ((run, "there is no trained detector"), (run / "x", "does not exist")):
+        with pytest.raises(UserError, match=message):
+            checkpoint.find(path)
+    (run / "detector.safetensors").touch()  # all that a run copied without its results has
+    assert checkpoint.find(run) == run / "detector.safetensors"
     with pytest.raises(UserError, match="run: there is no base detector"):
         checkpoint.find(run, "base")
     for stage in ("base", "transfer", "tune"):

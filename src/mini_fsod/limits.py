@@ -34,6 +34,13 @@ YAML_BYTES = 1 << 20
 YAML_VALUES = 50_000  # keys count too
 
 
+# What mini wrote itself, and weights
+STATE_BYTES = 1 << 26  # of a JSON file in a run's folder
+PICKLE_BYTES = 1 << 23  # of the pickle in a file of weights; ten thousand tensors need 3 MB
+PICKLE_READS = (
+    4_000_000  # of old files of weights, whose pickle has no length: reads of a few bytes
+)
+
 # Problems
 PROBLEMS_KEPT = 1000  # of each kind and file; one more line counts the others
 PROBLEMS_OF_A_FILE = 20_000  # then the reader stops: a file of another kind is wrong everywhere

@@ -15,9 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from mini_fsod.errors import UserError
 from mini_fsod.files import mode, open_regular
-
-MAX_BYTES = 1 << 26
-MAX_WORDS = 200  # characters of a reason
+from mini_fsod.limits import QUOTED, STATE_BYTES
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
@@ -29,7 +27,7 @@ class Kind(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, strict=True, arbitrary_types_allowed=True)
 
 
-def read_state_file(path: Path, kind: Any, fix: str, max_bytes: int = MAX_BYTES) -> Any:
+def read_state_file(path: Path, kind: Any, fix: str, max_bytes: int = STATE_BYTES) -> Any:
     """The JSON in a file that mini wrote; None where there is no file.
 
     A UserError names the file where it is not of this kind; `fix` says what to do then.
@@ -43,7 +41,7 @@ def read_state_file(path: Path, kind: Any, fix: str, max_bytes: int = MAX_BYTES)
             raise ValueError(f"more than {max_bytes:,} bytes")
         return check_kind(json.loads(content, parse_constant=_refuse), kind)
     except (OSError, ValueError, RecursionError) as error:
-        why = str(getattr(error, "strerror", None) or error)[:MAX_WORDS]
+        why = str(getattr(error, "strerror", None) or error)[:QUOTED]
         raise UserError(f"{path}: cannot be read ({why}).", fix) from None
 
 
@@ -64,7 +62,7 @@ def check_kind(value: Any, kind: Any, as_json: bool = False) -> Any:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{where}: {first['msg']}"[:MAX_WORDS]) from None
+        raise ValueError(f"{where}: {first['msg']}"[:QUOTED]) from None
     return value
 
 

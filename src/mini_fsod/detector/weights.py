@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_file
+from mini_fsod.limits import PICKLE_BYTES, PICKLE_READS
 
 PICKLES = (".pth", ".pt", ".tar", ".bin")
 SUFFIXES = (".safetensors", *PICKLES)
@@ -37,9 +38,6 @@ HEADS = (
     "fc.", "head", "classifier.", "projection_head.", "projector.", "predictor.", "prototypes.",
     "decoder", "mask_token",
 )  # fmt: skip
-
-PICKLE_BYTES = 8_000_000  # of the pickle in a file; ten thousand tensors need 3 million
-PICKLE_READS = 4_000_000  # the same for old files, whose pickle has no length: reads of a few bytes
 
 
 class WeightsFile(NamedTuple):

@@ -40,7 +40,7 @@ SETS = ("train", "val", "valid", "test")
 NOTHING = ("", "~", "null")  # empty values in YAML
 
 
-class Row(NamedTuple):
+class LabelRow(NamedTuple):
     """A box of a label file."""
 
     line: int
@@ -296,7 +296,7 @@ def _boxes(
     size: Sequence[int],
     report: Report,
     picture: str,
-) -> Iterator[Row]:
+) -> Iterator[LabelRow]:
     """The boxes of a picture of this size: a box or a polygon in each line."""
     width, height = size
     file = label_file(picture)
@@ -331,4 +331,4 @@ def _boxes(
             left, top = min(values[0::2]), min(values[1::2])
             w, h = max(values[0::2]) - left, max(values[1::2]) - top
         xywh = (left * width, top * height, w * width, h * height)
-        yield Row(n, int(label), xywh, len(values) > 4)
+        yield LabelRow(n, int(label), xywh, len(values) > 4)

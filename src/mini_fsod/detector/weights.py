@@ -83,7 +83,7 @@ def read_weights(path: Path, fix: str = "Check the path.") -> WeightsFile:
     odd = [name for name, value in tensors.items() if not _is_plain(value)]
     if odd:
         raise UserError(
-            f"{path}: sparse, quantised or incomplete tensors: {quoted(odd)}.",
+            f"{path}: sparse, quantised or incomplete tensors: {list_names(odd)}.",
             "Give a file of plain tensors: torch.save(model.state_dict(), ...).",
         )
     return WeightsFile(path, tensors)
@@ -184,7 +184,7 @@ def load_weights(
         ]
     if any(wrong.values()):
         listed = [
-            f"{what} ({len(names)}): {quoted(names)}" for what, names in wrong.items() if names
+            f"{what} ({len(names)}): {list_names(names)}" for what, names in wrong.items() if names
         ]
         raise UserError(
             f"{weights.path}: these weights do not fit {name}: {'; '.join(listed)}.",
@@ -203,7 +203,7 @@ def _is_usable(name: str, value: Tensor, wanted: Tensor) -> bool:
     return bool(usable)
 
 
-def quoted(names: Iterable[str]) -> str:
+def list_names(names: Iterable[str]) -> str:
     """The first three, shortened, for a message."""
     names = list(names)
     return ", ".join(n[:60] for n in names[:3]) + ", ..." * (len(names) > 3)

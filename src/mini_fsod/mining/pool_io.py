@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 import numpy as np
-from annotated_types import MaxLen, MinLen
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from mini_fsod import console
@@ -340,7 +340,7 @@ def _common_tail(a: PurePosixPath, b: PurePosixPath) -> int:
 class _Candidate(TypedDict):
     file_name: str
     category: str
-    bbox: Annotated[list[Finite], MinLen(4), MaxLen(4)]
+    bbox: Annotated[list[Finite], Field(min_length=4, max_length=4)]
     score: Finite
     score_detector: Finite
     cosine: Finite | None

@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from annotated_types import MinLen
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from mini_fsod.config.load import resolve
 from mini_fsod.config.schema import Config
@@ -62,7 +61,7 @@ class _CellRecord(Kind):
     seed: int
     name: str
     metric: str
-    keys: Annotated[dict[str, str], MinLen(1)]
+    keys: Annotated[dict[str, str], Field(min_length=1)]
 
 
 class _PlanFile(Kind):

@@ -169,9 +169,10 @@ def lock(path: Path, wait: bool = False) -> Iterator[bool]:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK
         file = os.fdopen(os.open(path, flags, 0o666), "ab")
     except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise unwritten(path, error) from None
         raise UserError(
-            f"{path}: cannot be locked ({error.strerror}).",
-            FREE_SPACE if is_full(error) else "Delete it, or choose another folder.",
+            f"{path}: cannot be locked ({error.strerror}).", "Delete it, or choose another folder."
         ) from None
     with file:
         try:

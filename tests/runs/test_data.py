@@ -44,7 +44,7 @@ def test_check_refuses_unknown_classes(data: Path) -> None:
 
 
 def test_check_refuses_a_split_of_other_data(data: Path) -> None:
-    with pytest.raises(UserError, match='not in split "voc-split1": red'):
+    with pytest.raises(UserError, match='not in split "voc-split1": "red"'):
         run_data(data, data__novel=[], data__split="voc-split1").check(["base"])
 
 

@@ -285,5 +285,5 @@ def test_run_cells_runs_a_finished_cell_again_with_other_settings(
 def test_run_cells_needs_a_folder_it_can_lock(tmp_path: Path) -> None:
     (tmp_path / "locks").write_text("a file")
     plan = plan_study(fake_study.example_study())
-    with pytest.raises(UserError, match="cannot be locked"):
+    with pytest.raises(UserError, match="cannot be written"):
         run_cells(plan, tmp_path, lambda _, __, ___: None, lambda: None)

@@ -3,7 +3,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# The same cases in every run of the tests; `make fuzz` tries others.
+hypothesis.settings.register_profile("fixed", derandomize=True, database=None)
+hypothesis.settings.load_profile("fixed")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

@@ -14,8 +14,9 @@ import yaml
 from pydantic import ValidationError
 
 from mini_fsod.config.auto import AUTO, auto_values
+from mini_fsod.config.inputs import Shots
 from mini_fsod.config.presets import PRESETS
-from mini_fsod.config.schema import TRAINED, Config, Online, Shots, Train
+from mini_fsod.config.schema import TRAINED, Config, Online, Train
 from mini_fsod.config.values import NULLS, Section, explain, quoted
 from mini_fsod.errors import DataError, Problem
 from mini_fsod.files import read_bytes

@@ -1,4 +1,4 @@
-"""The reference of all keys, made of the types and comments in schema.py."""
+"""The reference of all keys, made of the types and comments in inputs.py and schema.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMITS |= {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 HEAD = """\
 # Keys of a configuration
 
-Generated from `src/mini_fsod/config/schema.py` by `mini presets --keys > docs/keys.md`.
+Generated from the types in `src/mini_fsod/config/` by `mini presets --keys > docs/keys.md`.
 
 A configuration is a preset or a YAML file; `--set KEY=VALUE` changes a key. A file may start from a
 preset with the line `preset: NAME`. `auto` stands for a value that depends on the number of shots:
@@ -82,7 +82,7 @@ def markdown_reference() -> str:
 
 
 def key_comments() -> dict[str, str]:
-    """The comment beside or above each key in schema.py."""
+    """The comment beside or above each key."""
     comments = {
         _join(section, leaf): comment
         for section, kind in ALL_SECTIONS.items()

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from mini_fsod import console
-from mini_fsod.config.schema import Config, Shots
+from mini_fsod.config.inputs import Shots
+from mini_fsod.config.schema import Config
 from mini_fsod.data.dataset import Dataset, Ints
 from mini_fsod.data.layout import is_sample
 from mini_fsod.data.official_shots import choose_shots, official_lists

@@ -229,11 +229,27 @@ def test_read_says_what_a_missing_data_yaml_needs(tmp_path: Path, mini) -> None:
     assert len(read(tmp_path).boxes) == 1
 
 
-def test_read_allows_root_for_coco_files_only(tmp_path: Path) -> None:
-    path = tiny.write_coco(tmp_path)
-    assert read(path, root=tmp_path).files[0] == "a.png"
-    for wrong, root in ((tmp_path, tmp_path), (path, tmp_path / "nowhere")):
-        with pytest.raises(UserError, match=r"--root|no such folder"):
+def test_read_takes_pictures_from_another_folder(tmp_path: Path) -> None:
+    tiny.write_pictures(tmp_path / "photos")
+    for name, write in (("coco", tiny.write_coco), ("voc", tiny.write_voc)):
+        path = write(tmp_path / name)
+        for picture in (tmp_path / name).rglob("*.png"):
+            picture.unlink()
+        data = read(path, root=tmp_path / "photos")
+        assert sorted(data.files) == ["a.png", "b.png", "c.png"]
+        assert tiny.boxes_of(data) == tiny.EXPECTED
+
+
+def test_read_refuses_another_folder_of_pictures_where_it_means_nothing(tmp_path: Path) -> None:
+    tiny.write_pictures(tmp_path / "photos")
+    path = tiny.write_coco(tmp_path / "coco")
+    yolo = tiny.write_yolo(tmp_path / "yolo")
+    for wrong, root, words in (
+        (tmp_path / "photos", tmp_path, "without annotations"),
+        (yolo, tmp_path / "photos", "below data.yaml"),
+        (path, tmp_path / "nowhere", "no such folder"),
+    ):
+        with pytest.raises(UserError, match=words):
             read(wrong, root=root)
 
 

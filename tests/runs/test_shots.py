@@ -129,6 +129,25 @@ def test_shots_from_file_may_have_pictures_elsewhere(data: Path, tmp_path: Path)
     assert next(iter(batches([plan]))).images.shape[:2] == (3, 3)
 
 
+def test_shots_root_names_the_pictures_of_the_shots(data: Path, tmp_path: Path) -> None:
+    """The pictures are those of the data, so each stays one picture."""
+    content = shapes.json_of(data / "annotations" / "train.json")
+    (tmp_path / "five.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match="not found"):
+        run_data(data, shots__file=tmp_path / "five.json").check(["transfer"])
+    own = run_data(data, shots__file=tmp_path / "five.json", shots__root=data / "train")
+    own.check(["transfer"])
+    assert set(own.shots.files) <= set(own.whole.files)
+
+
+def test_pictures_of_the_data_may_lie_elsewhere(data: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "photos"
+    (data / "train").rename(moved)
+    own = run_data(data / "annotations" / "train.json", data__pictures=moved)
+    assert all(own.whole.path(i).is_file() for i in range(len(own.whole)))
+    own.check(["base"])
+
+
 def test_shots_from_file_tells_pictures_of_one_name_apart(data: Path, tmp_path: Path) -> None:
     """Base boxes of the data's own pictures are not taught on others that are called alike; those
     of a picture that is the data's own, seen from another folder, are.

@@ -32,7 +32,7 @@ def check_command(
     subset: Subset = None,
     root: Annotated[
         Path | None,
-        Option(help="Folder of a COCO file's images, if elsewhere. Example: --root photos"),
+        Option(help="Folder of the images, if not with the annotations. Example: --root photos"),
     ] = None,
     images: Annotated[
         bool, flag("--images", "Decode every image, and look for duplicates.")
@@ -73,8 +73,8 @@ def check_command(
     decode = images or fix is not None  # a repaired copy should hold no image that fails later
     with console.progress("decoding images" if decode else "opening images", len(dataset)) as done:
         image_problems, sizes = check.picture_problems(dataset, decode, done)
-    if dataset.kind == "coco" and not sizes:
-        image_problems = [_suggest_root(p, is_file(data)) for p in image_problems]
+    if dataset.kind not in ("yolo", "folder") and not sizes:
+        image_problems = [_suggest_root(p) for p in image_problems]
     problems += check.class_problems(dataset) + check.box_problems(dataset)
     problems += check.duplicate_problems(dataset) + check.file_problems(dataset) + image_problems
     duplicates: list[list[int]] = []  # groups of images with the same content
@@ -106,12 +106,11 @@ def check_command(
         raise typer.Exit(2)
 
 
-def _suggest_root(problem: Problem, is_json_file: bool) -> Problem:
-    """Another fix where all images are missing; `--root` needs the .json file itself."""
+def _suggest_root(problem: Problem) -> Problem:
+    """Another fix where all images are missing."""
     if problem.kind != "picture-missing":
         return problem
-    fix = "name the folder of the images with --root"
-    return replace(problem, fix=fix if is_json_file else f"give the .json file, and {fix}")
+    return replace(problem, fix="name the folder of the images with --root")
 
 
 def _default_sheet(path: Path, root: Path | None) -> Path:

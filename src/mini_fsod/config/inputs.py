@@ -31,6 +31,8 @@ class Data(Section):
     either = ("split", "novel")
 
     root: UserPath | None = None  # the data set: anything `mini check` can read
+    # folder of its pictures; null: beside the annotations. Change it for exports without pictures
+    pictures: UserPath | None = None
     split: SplitName | None = None  # a split known by name, such as voc-split1
     novel: Names = ()  # the novel classes, instead of a split
     # image set to train on; null: trainval or train. Change it if your sets have other names
@@ -56,6 +58,8 @@ class Shots(Section):
     # your own shots: a file of `mini sample`, or any data set with boxes of the novel classes.
     # Change it to choose the shots yourself
     file: UserPath | None = None
+    # folder of the pictures in shots.file; null: beside it. Change it if they lie elsewhere
+    root: UserPath | None = None
     subset: str | None = None  # image set to sample from; null: data.train
 
 

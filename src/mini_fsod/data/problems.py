@@ -49,6 +49,7 @@ KINDS = {
     "novel-unknown": ("", "not repaired: name classes of the data"),
     "number-wrong": ("correct it", LEFT_OUT),
     "path-outside": ("use a path inside it", LEFT_OUT),
+    "picture-ambiguous": ("name the picture with its folder", IMAGE_OUT),
     "picture-duplicate": (
         "give the picture one id, with all its boxes",
         "merged under the first id, with the boxes of all that declare the same size",

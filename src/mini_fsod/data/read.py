@@ -13,8 +13,16 @@ import numpy as np
 from mini_fsod.data.check import box_problems, empty_problems
 from mini_fsod.data.coco import not_coco, read_coco
 from mini_fsod.data.dataset import Dataset, ImageId, concatenated
+from mini_fsod.data.elsewhere import with_pictures_in
 from mini_fsod.data.folder import read_folder
-from mini_fsod.data.layout import coco_files, data_folder, listing, locate_pictures, name_of
+from mini_fsod.data.layout import (
+    coco_files,
+    data_folder,
+    is_sample,
+    listing,
+    locate_pictures,
+    name_of,
+)
 from mini_fsod.data.pictures import is_picture
 from mini_fsod.data.text import shown
 from mini_fsod.data.voc import is_xml, other_folders, read_voc, voc_folders
@@ -42,27 +50,39 @@ def read_with_problems(
 ) -> tuple[Dataset, list[Problem]]:
     """All that can be read, and the problems of the rest.
 
-    `subset` is an image set, `root` the folder of a COCO file's pictures. No pictures are opened,
-    but for their headers in YOLO.
+    `subset` is an image set, `root` the folder of the pictures where they do not lie with the
+    annotations. No pictures are opened, but for their headers in YOLO.
     """
     if not mode(path):
         raise UserError(
             f"{path}: no such file or folder, or no permission to read it.", "Check the path."
         )
-    if root is not None and not (is_file(path) and path.suffix.lower() == ".json"):
-        raise UserError(
-            "--root names the folder of pictures of a COCO file, and this is not one.",
-            "Give the .json file, or remove --root.",
-        )
-    if root is not None and not is_folder(root):
-        raise UserError(f"{root}: no such folder.", "Check --root.")
     if is_folder(path):
         data, problems = _read_folder(path, subset)
     else:
         data, problems = _read_file(path, root)
+    if root is not None:
+        _refuse_root(path, data)
+        if not is_sample(path):  # a sample has the names of the data that it was drawn from
+            data, ambiguous = with_pictures_in(data, root)
+            problems += ambiguous
     if subset is not None and not (is_folder(path) and data.kind == "coco"):
         data = data.subset(subset)
     return data, problems
+
+
+def _refuse_root(path: Path, data: Dataset) -> None:
+    if data.kind == "folder":
+        raise UserError(
+            f"{path}: a folder of pictures without annotations; its pictures lie nowhere else.",
+            "Give the annotations, or name no other folder of pictures.",
+        )
+    if data.kind == "yolo":
+        raise UserError(
+            f"{path}: YOLO's boxes are shares of their pictures' sizes, so the pictures must be "
+            "below data.yaml.",
+            "Put them there (a link will do), and name no other folder of pictures.",
+        )
 
 
 def _read_file(path: Path, root: Path | None) -> tuple[Dataset, list[Problem]]:

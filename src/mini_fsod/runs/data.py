@@ -93,7 +93,7 @@ class RunData:
     def whole(self) -> Dataset:
         """The data set as read, with all its image sets and classes."""
         assert self._config.data.root is not None  # `Config.ready` refuses it
-        data = _read(self._config.data.root)
+        data = _read(self._config.data.root, self._config.data.pictures)
         for line in data.notes:
             console.note(line)
         return data
@@ -164,8 +164,9 @@ class RunData:
 
     @cached_property
     def _shot_file(self) -> Dataset:
-        assert self._config.shots.file is not None
-        return read_shot_file(self._config.shots.file, self.whole)
+        config = self._config.shots
+        assert config.file is not None
+        return read_shot_file(config.file, self.whole, config.root)
 
     @cached_property
     def shots_per_class(self) -> int:
@@ -265,8 +266,8 @@ class RunData:
 
 
 @lru_cache(maxsize=1)  # the runs of a study, one after another, share it
-def _read(root: Path) -> Dataset:
-    return read(root)
+def _read(root: Path, pictures: Path | None) -> Dataset:
+    return read(root, root=pictures)
 
 
 def inputs_from(batches: Batches, device: torch.device) -> InputsOf:

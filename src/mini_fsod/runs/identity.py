@@ -247,7 +247,7 @@ class _Unread:
 
     def __init__(self, config: Config) -> None:
         self._data = config.data.model_dump_json(
-            include={"root", "split", "novel", "train", "test"}
+            include={"root", "pictures", "split", "novel", "train", "test"}
         )
         self._shots = config.shots.model_dump_json()
         self.mined = ""

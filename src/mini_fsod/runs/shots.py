@@ -25,13 +25,13 @@ from mini_fsod.labels import LabelMap
 TINY = 2
 
 
-def read_shot_file(file: Path, whole: Dataset) -> Dataset:
-    """The data set in `shots.file`, with its own image names.
+def read_shot_file(file: Path, whole: Dataset, pictures: Path | None) -> Dataset:
+    """The data set in `shots.file`, with its own image names; `pictures` is `shots.root`.
 
-    A file written by `mini sample` names pictures below the folder of the data; in any other, they
-    lie beside the file.
+    Without it, a file written by `mini sample` names pictures below the folder of the data; in any
+    other, they lie beside the file.
     """
-    return read(file, root=whole.root if is_sample(file) else None)
+    return read(file, root=pictures or (whole.root if is_sample(file) else None))
 
 
 def drawn_shots(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mini_fsod.config.load import KEYS, SHARED
 from mini_fsod.config.reference import key_comments, key_reference, markdown_reference
-from mini_fsod.study.studies import STUDIES
+from mini_fsod.study.known import STUDIES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "keys.md"
 

@@ -125,6 +125,22 @@ def test_roi_losses_of_known_outputs() -> None:
     assert torch.isfinite(outputs.deltas.grad).all()
 
 
+def test_roi_losses_with_gamma_are_focal() -> None:
+    """(1 - p)^gamma x cross-entropy: p is 1/3 for every sample, as in the case above."""
+    outputs, regions = roi_case()
+    classifier, box_reg = roi_losses(outputs, regions, targets(), ONE, 0.1, gamma=1.5)
+    assert classifier.item() == pytest.approx((2 / 3) ** 1.5 * math.log(3))
+    assert box_reg.item() == pytest.approx(4 * (0.5 - 0.05) / 3)
+    sure = outputs._replace(logits=torch.zeros(2, 3, 3).index_fill(2, torch.tensor(0), 200.0))
+    sure.logits[0, 0] = torch.tensor([0.0, 0.0, 200.0])
+    sure.logits.requires_grad_()
+    loss = roi_losses(sure, regions, targets(), ONE, 0.1, gamma=0.5)[0]  # all p are exactly 1
+    loss.backward()
+    assert loss.item() == 0
+    assert sure.logits.grad is not None
+    assert sure.logits.grad.isfinite().all()
+
+
 def test_iou_loss_of_known_outputs() -> None:
     """Image 0: one positive, whose final box has IoU 0.5 with the truth, and as many negatives,
     the first of two, of IoU 0.2. Image 1 has no positive, so none of its negatives counts.

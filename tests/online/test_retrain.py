@@ -21,7 +21,7 @@ from mini_fsod.errors import DataError, UserError
 from mini_fsod.files import CHECKPOINT_FILE
 from mini_fsod.labels import LabelMap
 from mini_fsod.online.retrain import boxes_per_image, new_student, online
-from mini_fsod.runs.detectors import new_detector
+from mini_fsod.runs.detectors import load_detector, new_detector
 
 
 def test_online_saves_a_detector_of_all_classes(data: Path, tmp_path: Path) -> None:
@@ -84,6 +84,8 @@ def test_online_every_key_changes_the_training(without_base: Path, tmp_path: Pat
             {"online__mined_boxes": "none"},
             {"online__repeat": 2},
             {"online__strong": "false"},
+            {"online__strong": "stac"},
+            {"online__focal_gamma": 1.5},
             {"online__images": "taught"},
             {"online__images": "no_background"},
             {"online__iou_branch": "true"},
@@ -128,6 +130,22 @@ def test_new_student_sets_the_weight_of_the_iou_loss(data: Path, tmp_path: Path)
     assert student.settings.roi.iou_weight == 0.5
     student, _ = new_student(run_of(data, tmp_path, online__iou_beta=2))
     assert student.settings.roi.iou_weight == 2
+
+
+def test_focal_loss_is_of_the_online_stage_alone(data: Path, tmp_path: Path) -> None:
+    """The last fine-tuning of what Unbiased Teacher trained has cross-entropy again."""
+    run = run_of(data, tmp_path, [], **NO_TEACHER, online__focal_gamma=1.5)
+    student, _ = new_student(run)
+    assert student.settings.roi.focal_gamma == 1.5
+    trained(run, tmp_path / "online")
+    assert load_detector(run, "online").detector.settings.roi.focal_gamma == 0
+
+
+def test_online_teacher_without_the_pool_needs_no_mining(data: Path, tmp_path: Path) -> None:
+    alone = {"online__mingle__rpn": "false", "online__mingle__rcnn": "false"}
+    mined = trained(run_of(data, tmp_path, mixed_pool(data), **alone), tmp_path / "1")
+    (tmp_path / "pool.json").unlink()
+    assert trained(run_of(data, tmp_path, **alone), tmp_path / "2") == mined
 
 
 @pytest.mark.parametrize("iou_branch", [True, False])

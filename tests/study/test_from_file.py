@@ -7,7 +7,8 @@ import pytest
 
 from mini_fsod.errors import UserError
 from mini_fsod.study.from_file import fill_from_config, find_study, read_study
-from mini_fsod.study.studies import STUDIES, Row, narrow
+from mini_fsod.study.known import STUDIES
+from mini_fsod.study.studies import Row, narrow
 
 
 def written(folder: Path, text: str) -> Path:

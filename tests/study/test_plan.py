@@ -9,6 +9,7 @@ import pytest
 
 from helpers.fake_study import ROWS, example_study
 from mini_fsod.errors import UserError
+from mini_fsod.study.known import STUDIES
 from mini_fsod.study.plan import (
     StudyPlan,
     merge_plan,
@@ -18,7 +19,7 @@ from mini_fsod.study.plan import (
     save_plan,
     shown_settings,
 )
-from mini_fsod.study.studies import STUDIES, Row
+from mini_fsod.study.studies import Row
 
 
 def saved(folder: Path, **changes: Any) -> StudyPlan:

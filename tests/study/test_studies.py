@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,9 +9,10 @@ from hypothesis import strategies as st
 from mini_fsod.config.load import resolve
 from mini_fsod.config.schema import STAGES
 from mini_fsod.errors import UserError
-from mini_fsod.runs.identity import static_keys
+from mini_fsod.runs.identity import stages_of, static_keys
+from mini_fsod.study.known import STUDIES
 from mini_fsod.study.paper import paper_numbers
-from mini_fsod.study.studies import STUDIES, choose_rows, narrow, parse_numbers
+from mini_fsod.study.studies import choose_rows, narrow, parse_numbers
 
 
 @pytest.mark.parametrize(
@@ -100,6 +103,61 @@ def test_components_fine_tuning_rows_tune_the_same_detector() -> None:
     rates = [config.tune.learning_rate for config in (base, novel, low_rate)]
     assert rates == pytest.approx([0.001, 0.001, 0.0001])
     assert (base.tune.data, novel.tune.data, low_rate.tune.data) == ("balanced", "novel", "known")
+
+
+# What the rivals of the paper's Table 3 change of MINI, and nothing else
+RIVALS: dict[str, dict[str, object]] = {
+    "STAC": {
+        "discriminator.weights": "none",
+        "mine.threshold": 0.7,
+        "online.teacher": False,
+        "online.iou_branch": False,
+        "online.strong": "stac",
+        "online.mined_weight": 2.0,
+    },
+    "Unbiased Teacher": {
+        "online.start": "transfer",
+        "online.ema_warm_up": None,
+        "online.iou_branch": False,
+        "online.mingle.rpn": False,
+        "online.mingle.rcnn": False,
+        "online.focal_gamma": 1.5,
+        "online.mined_boxes": "none",
+        "online.mined_weight": 4.0,
+    },
+}
+
+
+def flat(table: dict[str, Any], prefix: str = "") -> dict[str, object]:
+    found: dict[str, object] = {}
+    for key, value in table.items():
+        inner = isinstance(value, dict)
+        found |= flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
+    return found
+
+
+@pytest.mark.parametrize("source", ["voc-320", "paper"])
+@pytest.mark.parametrize("rival", RIVALS)
+def test_ssod_rivals_differ_from_mini_only_in_the_switches_they_name(
+    rival: str, source: str
+) -> None:
+    rows = {row.label: row for row in STUDIES["ssod"].rows}
+    mini = flat(resolve(source, rows["MINI"].sets).model_dump())
+    for delta in (0.5, 0.7, 0.9):
+        row = rows[f"{rival}, delta={delta}"]
+        found = flat(resolve(source, row.sets).model_dump())
+        changed = {key: value for key, value in found.items() if value != mini[key]}
+        wanted = RIVALS[rival] | ({"mine.threshold": delta} if rival == "STAC" else {})
+        if rival == "Unbiased Teacher" and delta != mini["online.delta"]:
+            wanted = wanted | {"online.delta": delta}
+        assert changed == wanted
+        assert row.last == "online"
+
+
+def test_ssod_unbiased_teacher_mines_nothing_offline() -> None:
+    study = STUDIES["ssod"]
+    row = next(row for row in study.rows if row.label.startswith("Unbiased"))
+    assert stages_of(resolve(study.source, row.sets), row.last) == ("base", "transfer", "online")
 
 
 def test_narrow_replaces_splits_shots_seeds_and_schedule() -> None:

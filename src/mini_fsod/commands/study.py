@@ -27,7 +27,7 @@ def study(
         str | None,
         Argument(
             metavar="NAME|FILE",
-            help="tfa, components, mingling or plus, or a YAML file. Example: tfa",
+            help="A study that --list shows, or a YAML file. Example: tfa",
         ),
     ] = None,
     out: Annotated[
@@ -52,10 +52,10 @@ def study(
 
     Example: mini study tfa --set data.root=VOCdevkit --seeds 0..4 -o runs/tfa
     """
-    from mini_fsod.study import from_file, plan, studies
+    from mini_fsod.study import from_file, known, plan, studies
 
     if list_studies:
-        _list([from_file.find_study(name)] if name else list(studies.STUDIES.values()))
+        _list([from_file.find_study(name)] if name else list(known.STUDIES.values()))
         return
     if name is None or out is None:
         raise UserError(

@@ -29,6 +29,7 @@ from mini_fsod.config.values import (
     Positive,
     Section,
     Sizes,
+    StrongViews,
     UserPath,
 )
 from mini_fsod.errors import UserError
@@ -222,17 +223,27 @@ class Online(TimedTraining):
     iou_branch: bool = True  # the teacher's scores include the predicted IoU (Eq. 7)
     # beta of the paper: weight of the IoU branch's loss. Change it only to reproduce Appendix C
     iou_beta: NonNegativeFloat = 0.5
-    # strong augmentation for the student. Change it if novel classes differ by colour alone
-    strong: bool = True
+    # strong augmentation for the student: true: Unbiased Teacher's, as in the paper; stac: STAC's.
+    # Change it to false if novel classes differ by colour alone
+    strong: StrongViews = True
     shots: bool = False  # train on the K shots too
     repeat: Count = 1  # times an epoch shows each image with a mined box or a shot
     ignore_candidates: bool = False  # no background loss on candidates that were not mined
+    # gamma of the focal loss in the RoI classifier; 0: cross-entropy. Change it only to reproduce
+    # Unbiased Teacher
+    focal_gamma: NonNegativeFloat = 0.0
     # weight of the losses on mined boxes. Change it if the pool is poor
     mined_weight: NonNegativeFloat = 1.0
     # mined boxes that have a box regression loss: all, those of the pool, or none
     mined_boxes: Literal["all", "pool", "none"] = "all"
     # train on the annotated novel boxes instead of the pool: an upper bound, not a method
     oracle: bool = False
+
+    @property
+    def uses_pool(self) -> bool:
+        """Whether offline mining is read: an oracle and a teacher without the pool do not."""
+        alone = self.teacher and not (self.mingle.rpn or self.mingle.rcnn or self.ignore_candidates)
+        return not (self.oracle or alone)
 
     @check("ema")
     @classmethod

@@ -38,15 +38,24 @@ def rpn_losses(
 
 
 def roi_losses(
-    outputs: RoIOutputs, regions: Regions, targets: Targets, weights: Weights, beta: float
+    outputs: RoIOutputs,
+    regions: Regions,
+    targets: Targets,
+    weights: Weights,
+    beta: float,
+    gamma: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Cross-entropy over background and classes, and smooth-L1 of the true class's box.
 
-    outputs (B, S, ...) and regions (B, S, ...) are of the same RoIs.
+    outputs (B, S, ...) and regions (B, S, ...) are of the same RoIs. With `gamma` the focal loss
+    (1 - p)^gamma x cross-entropy, where p is the probability of the true row (Unbiased Teacher).
     """
     label = targets.labels.gather(1, regions.box)
     row = torch.where(regions.positive, label + 1, 0)  # row 0 of the classifier: background
     entropy = F.cross_entropy(outputs.logits.flatten(0, 1), row.flatten(), reduction="none")
+    if gamma:
+        # -expm1(-e) is 1 - p; at p = 1 the gradient of a power below 1 would be infinite
+        entropy = (-torch.expm1(-entropy)).clamp(min=1e-12) ** gamma * entropy
     deltas = class_deltas(outputs.deltas, label)
     return _class_and_box_loss(entropy.view_as(row), deltas, regions, targets, weights, beta)
 

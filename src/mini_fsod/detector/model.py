@@ -204,7 +204,9 @@ class Detector(nn.Module):
     ) -> dict[str, Tensor]:
         """Losses of the heads; takes no images, so outputs may come from cached features."""
         roi = self.settings.roi
-        classifier, box = roi_losses(outputs, regions, targets, roi.box_weights, roi.beta)
+        classifier, box = roi_losses(
+            outputs, regions, targets, roi.box_weights, roi.beta, roi.focal_gamma
+        )
         losses = {"loss_classifier": classifier, "loss_box_reg": box}
         if self.iou_branch is not None:
             error = iou_loss(outputs, regions, targets, sizes, roi.box_weights)

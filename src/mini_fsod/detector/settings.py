@@ -90,6 +90,7 @@ class RoISettings:
     positive_share: Share = 0.25
     beta: Weight = 1 / 9  # of smooth-L1
     iou_weight: Weight = 0.5  # the paper's beta, Eq. 8
+    focal_gamma: Weight = 0.0  # of the classifier's focal loss; 0: cross-entropy
 
 
 @dataclass(frozen=True, slots=True)

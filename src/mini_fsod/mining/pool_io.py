@@ -207,6 +207,9 @@ class Pool:
         return len(self.image)
 
 
+NO_POOL = Pool(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 4)), np.zeros(0), ())
+
+
 def read_pool(path: Path, data: Dataset, labels: LabelMap) -> Pool:
     """The pool in a COCO file: ours, or one that was edited in another tool.
 

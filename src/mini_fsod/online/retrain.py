@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,9 +21,10 @@ from mini_fsod.labels import LabelMap
 from mini_fsod.loader.augment import draw_strong, strong_view
 from mini_fsod.loader.resident import Batch
 from mini_fsod.loader.schedule import Plan
+from mini_fsod.loader.stac import draw_stac, stac_view
 from mini_fsod.mining.audit import GroundTruth, seem_complete
 from mini_fsod.mining.extra import MinedExtra, read_extra
-from mini_fsod.mining.pool_io import CANDIDATES, read_candidates, read_pool
+from mini_fsod.mining.pool_io import CANDIDATES, NO_POOL, read_candidates, read_pool
 from mini_fsod.online.health import HealthCheck, Setup, readings_of
 from mini_fsod.online.mingling import MAX_INSTANCES
 from mini_fsod.online.targets import (
@@ -49,7 +50,7 @@ from mini_fsod.train.step import draw_of
 def online(run: Run, folder: Path) -> dict[str, Any]:
     """Re-train on the base boxes and the pool H; the detector is saved into `folder`."""
     config, section, labels = run.config, run.config.online, run.data.labels
-    extra = None if section.oracle else read_extra(run)
+    extra = read_extra(run) if section.uses_pool else None
     training = training_set(run, extra)
     hidden = oracle(run.data.mined, labels).mined  # only the gauges see them
     student, weights = new_student(run)
@@ -57,7 +58,6 @@ def online(run: Run, folder: Path) -> dict[str, Any]:
     batches, sizes = run.data.batches(training.data, boxes)
     images = epoch_images(training, labels, section)
     schedule = run.schedule(sizes, section, images)
-    seed = config.seed if section.strong else None
     average = health = None
     convert: Callable[[Batch, Tensor, Tensor], MinedInputs | TeacherInputs] = mined_inputs
     if section.teacher:
@@ -75,7 +75,7 @@ def online(run: Run, folder: Path) -> dict[str, Any]:
         convert = teacher_inputs
     else:
         losses = losses_with_mined(student, section, config.mine)
-    inputs = inputs_from_batches(batches, convert, seed, run.device)
+    inputs = inputs_from_batches(batches, convert, section.strong, config.seed, run.device)
     further = training.mined, training.ignored
     feed = run.data.feed(training.data, schedule, inputs, run.team, section.accumulate, further)
     return run.train(
@@ -98,7 +98,9 @@ def new_student(run: Run) -> tuple[Detector, str | float | None]:
         detector = Detector(settings)
         detector.load_state_dict(saved.detector.state_dict(), strict=False)
         weights = saved.about.get("weights")
-    roi = replace(detector.settings.roi, iou_weight=section.iou_beta)
+    roi = replace(
+        detector.settings.roi, iou_weight=section.iou_beta, focal_gamma=section.focal_gamma
+    )
     detector.settings = replace(detector.settings, roi=roi)
     return to_device(detector, run.device), weights
 
@@ -108,6 +110,8 @@ def training_set(run: Run, extra: MinedExtra | None) -> TrainingSet:
     section, labels, data = run.config.online, run.data.labels, run.data.mined
     if section.oracle:
         training = oracle(data, labels)
+    elif not section.uses_pool:
+        training = base_and_pool(data, labels, NO_POOL, None)
     else:
         pool = read_pool(run.pool, data, labels)
         for line in pool.notes:
@@ -137,17 +141,24 @@ def teacher_inputs(batch: Batch, strong: Tensor, draw: Tensor) -> TeacherInputs:
 def inputs_from_batches(
     batches: Batches,
     convert: Callable[[Batch, Tensor, Tensor], Any],
-    seed: int | None,
+    strong: Literal[True, False, "stac"],
+    seed: int,
     device: torch.device,
 ) -> InputsOf:
-    """From plans to the inputs of the losses. Without a seed the strong view is the weak one."""
+    """From plans to the inputs of the losses, with the views of `online.strong`."""
 
     def inputs(plans: Iterable[Plan]) -> Iterator[Any]:
         for batch in batches(plans):
-            strong = batch.images
-            if seed is not None:
-                strong = strong_view(strong, batch.sizes, draw_strong(seed, batch.plan))
-            yield convert(batch, strong, draw_of(batch.plan, device))
+            view = batch.images
+            if strong == "stac":
+                pool = batch.extra[0]
+                boxes = torch.cat([batch.targets.boxes, pool.boxes], 1)
+                valid = torch.cat([batch.targets.valid, pool.valid], 1)
+                drawn = draw_stac(seed, batch.plan)
+                view = stac_view(view, batch.plan.sizes, boxes, valid, drawn)
+            elif strong:
+                view = strong_view(view, batch.sizes, draw_strong(seed, batch.plan))
+            yield convert(batch, view, draw_of(batch.plan, device))
 
     return inputs
 

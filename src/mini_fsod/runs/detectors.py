@@ -47,7 +47,8 @@ def configured(settings: DetectorSettings, config: Config) -> DetectorSettings:
         after_nms_test=section.rpn_post_nms,
         samples=section.rpn_samples,
     )
-    roi = replace(settings.roi, samples=section.roi_samples)
+    # the focal loss is the stage `online`'s alone
+    roi = replace(settings.roi, samples=section.roi_samples, focal_gamma=0.0)
     test = replace(
         settings.test,
         score_cut=section.score_threshold,

@@ -47,7 +47,6 @@ class Content(Protocol):
 
 def needs(config: Config, stage: str) -> tuple[str, ...]:
     """The stages whose results a stage reads."""
-    oracle = config.online.oracle
     return {
         "base": (),
         "transfer": () if config.transfer.checkpoint else ("base",),
@@ -55,7 +54,7 @@ def needs(config: Config, stage: str) -> tuple[str, ...]:
         "mine": () if config.mine.pool else ("scan",),
         "online": (
             *(("transfer",) if config.online.start == "transfer" else ()),
-            *(() if oracle else ("mine",)),
+            *(("mine",) if config.online.uses_pool else ()),
         ),
         "tune": ("online",),
     }[stage]
@@ -198,8 +197,8 @@ def _online(config: Config, content: Content) -> dict[str, Any]:
         "classes": content.data("classes"),
         "data": content.data("mined"),
         "shots": content.data("shots") if online.shots else None,
-        "pools": [] if online.oracle else [*content.pools()],
-        "extra": None if online.oracle else content.extra(config.mine.extra),
+        "pools": [*content.pools()] if online.uses_pool else [],
+        "extra": content.extra(config.mine.extra) if online.uses_pool else None,
         "detector": _detector(config, content) if from_weights else None,
         "views": _views(config),
         "mine": config.mine.model_dump(include={*ONLINE_MINE_KEYS}),

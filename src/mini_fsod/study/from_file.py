@@ -31,7 +31,8 @@ from mini_fsod.eval.score import COCO_ALONE, NAMES
 from mini_fsod.files import is_file, read_bytes
 from mini_fsod.limits import QUOTED, YAML_BYTES
 from mini_fsod.plain_yaml import parse_yaml
-from mini_fsod.study.studies import STUDIES, Row, Study, parse_numbers
+from mini_fsod.study.known import STUDIES
+from mini_fsod.study.studies import Row, Study, parse_numbers
 
 STUDY_KEYS = ("name", "preset", "config", "rows", "splits", "shots", "seeds", "to", "figures")
 

@@ -1,4 +1,4 @@
-"""What a study is: rows of settings over splits, K and seeds. The studies known by name."""
+"""What a study is: rows of settings over splits, K and seeds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass, replace
 
 from mini_fsod.errors import UserError
-from mini_fsod.study.paper import SHOTS
 
 MOST_NUMBERS = 1000  # per option: a typing error should not plan a million runs
 FULL_SCHEDULE = {"voc-320": "paper"}  # presets, and what --full takes instead
@@ -46,94 +45,6 @@ class Study:
     sets: tuple[str, ...] = ()
     figures: tuple[str, ...] = ("nAP50", "bAP50")
     about: str = ""
-
-
-NO_TEACHER = ("online.teacher=false", "online.iou_branch=false")
-ORACLE = (*NO_TEACHER, "online.oracle=true")
-FIXED_THRESHOLD = "mine.threshold=0.7"
-NO_DISCRIMINATOR = "discriminator.weights=none"
-
-# The rows of the paper's component table, and the oracle as upper bound
-COMPONENTS = (
-    Row("TFA", paper=("TFA Base",)),
-    Row(
-        "+ TFA mining",
-        (*NO_TEACHER, FIXED_THRESHOLD, NO_DISCRIMINATOR),
-        "online",
-        ("+TFA Mining",),
-    ),
-    Row(
-        "+ adaptive thresholding",
-        (*NO_TEACHER, NO_DISCRIMINATOR),
-        "online",
-        ("+Adaptive Thresholding",),
-    ),
-    Row("+ SSL co-mining", NO_TEACHER, "online", ("+SSL Co-Mining",)),
-    Row("+ adaptive mingling", ("online.iou_branch=false",), "online", ("+Adaptive Mingling",)),
-    Row("+ IoU branch", (), "online", ("+IoU Branching",)),
-    Row("+ fine-tuning", (), "tune", ("+Fine-Tuning",)),
-    Row("oracle", ORACLE, "online"),
-    # other readings of the last row: the paper leaves both open
-    Row("mined in images with base boxes alone", ("mine.images=base",), "tune"),
-    Row("fine-tuning on the novel set", ("tune.data=novel",), "tune"),
-    # not in the paper: costs less base AP
-    Row("fine-tuning at a tenth of the rate", ("tune.data=known", "tune.rate=0.0001"), "tune"),
-)
-
-MINGLING = tuple(
-    Row(name, (f"online.mingle.rpn={rpn}", f"online.mingle.rcnn={rcnn}"), "online", (name,))
-    for name, rpn, rcnn in (
-        ("neither", "false", "false"),
-        ("RPN", "true", "false"),
-        ("R-CNN", "false", "true"),
-        ("RPN and R-CNN", "true", "true"),
-    )
-)
-
-# Changes that the paper does not have, from its TFA to the oracle
-PLUS = (
-    Row("TFA", ("transfer.data=balanced", "transfer.boxes=new"), paper=("TFA Base",)),
-    Row("TFA with all known boxes"),
-    Row("offline mining", NO_TEACHER, "online", ("+SSL Co-Mining",)),
-    Row("with a teacher", (), "online", ("+Fine-Tuning",)),
-    Row("oracle", (*ORACLE, "online.ignore_candidates=false"), "online"),
-)
-
-TFA = (Row("TFA", paper=("TFA Base", "TFA w/ cos")),)
-
-STUDIES = {
-    study.name: replace(study, seeds=(0,), splits=(1,))
-    for study in (
-        Study(
-            "tfa",
-            "voc-320",
-            TFA,
-            SHOTS,
-            about="The few-shot baseline, for every K of the benchmark.",
-        ),
-        Study(
-            "components",
-            "voc-320",
-            COMPONENTS,
-            shots=(1, 5),
-            about="The paper's component table, the oracle, and other readings of the last row.",
-        ),
-        Study(
-            "mingling",
-            "voc-320",
-            MINGLING,
-            shots=(1,),
-            about="The paper's table on what the mined boxes are added to.",
-        ),
-        Study(
-            "plus",
-            "voc-320-plus",
-            PLUS,
-            shots=(1, 5),
-            about="Beyond the paper: what each part of voc-320-plus brings.",
-        ),
-    )
-}
 
 
 def narrow(

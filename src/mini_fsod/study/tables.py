@@ -79,7 +79,7 @@ def _summary(study: Study, cells: Sequence[Content]) -> list[Content]:
         for row in papers.get(first["row"], ()):
             table, numbers = paper.paper_numbers(row, first["split"])
             if first["shots"] in numbers:
-                references.append({"row": row, "table": table, "nAP50": numbers[first["shots"]]})
+                references.append({"row": row, "table": table, **numbers[first["shots"]]})
         summary.append(
             {
                 "row": first["row"],
@@ -114,15 +114,15 @@ def _blocks(content: Content, split: int | None) -> tuple[list[int], dict[str, l
         for row in rows:
             by_shots = {e["shots"]: e for e in entries if e["row"] == row}
             lines.append((row, [_text(by_shots.get(k), figure, draws[k]) for k in shots], False))
-            if figure == "nAP50":
-                papers: dict[str, dict[int, float]] = {}
-                for k, entry in by_shots.items():
-                    for reference in entry["paper"]:
-                        papers.setdefault(reference["row"], {})[k] = reference["nAP50"]
-                lines += [
-                    (f"paper: {name}", [f"{by[k]:.1f}" if k in by else "" for k in shots], True)
-                    for name, by in papers.items()
-                ]
+            papers: dict[str, dict[int, float]] = {}
+            for k, entry in by_shots.items():
+                for reference in entry["paper"]:
+                    if figure in reference:
+                        papers.setdefault(reference["row"], {})[k] = reference[figure]
+            lines += [
+                (f"paper: {name}", [f"{by[k]:.1f}" if k in by else "" for k in shots], True)
+                for name, by in papers.items()
+            ]
         found[figure] = lines
     gap = _gap_lines(cells, shots, rows)
     return shots, found | ({GAP: gap} if gap else {})
@@ -193,7 +193,7 @@ def _notes(content: Content, split: int | None) -> list[str]:
         for reference in entry["paper"]:
             tables.setdefault(reference["table"], {})[reference["row"]] = None
     for table, rows in tables.items():
-        lines.append(f'{", ".join(rows)}: the paper\'s table "{paper.TITLES[table]}".')
+        lines.append(f'{", ".join(rows)}: the paper\'s table "{paper.TABLES[table].title}".')
     lines += _base_notes(content["figures"], done)
     sets = [f"{k}={v}" for k, v in content["sets"].items() if k != "data.root"]
     return [*lines, f"{', '.join([content['source'], *sets, *_origin(done)])}."]

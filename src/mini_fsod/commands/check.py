@@ -21,7 +21,15 @@ from mini_fsod.labels import LabelMap, refuse_split_with_novel
 if TYPE_CHECKING:
     from mini_fsod.data.dataset import Dataset
 
-KINDS = {"coco": "COCO", "voc": "VOC", "yolo": "YOLO", "folder": "images without annotations"}
+KINDS = {
+    "coco": "COCO",
+    "voc": "VOC",
+    "yolo": "YOLO",
+    "cvat": "CVAT",
+    "label studio": "Label Studio",
+    "fiftyone": "FiftyOne",
+    "folder": "images without annotations",
+}
 
 
 @app.command("check")

@@ -13,6 +13,7 @@ from typer import Option
 
 from mini_fsod import console
 from mini_fsod.commands.options import AsJson, Data, Novel, Split, Subset, app, flag
+from mini_fsod.data.archive import is_archive
 from mini_fsod.data.layout import data_folder, name_of
 from mini_fsod.errors import Problem, UserError, total
 from mini_fsod.files import is_file, real, write_image
@@ -106,7 +107,8 @@ def check_command(
     if sizes and not no_sheet:
         _write_sheet(sheet or _default_sheet(data, root), dataset, labels, sorted(sizes))
     if fix is not None:
-        protected = None if is_file(data) and dataset.kind == "coco" else data_folder(data)
+        one_file = is_file(data) and (dataset.kind != "yolo" or is_archive(data))
+        protected = None if one_file else data_folder(data)
         _write_repaired_copy(fix, dataset, labels, sizes, problems, protected)
     if not as_json:
         _show_verdict(name, problems, suggest_fix=bool(sizes) and fix is None)
@@ -124,7 +126,7 @@ def _suggest_root(problem: Problem) -> Problem:
 def _default_sheet(path: Path, root: Path | None) -> Path:
     """NAME-check.png in the current folder, or next to the data if that folder is part of it."""
     name = f"{Path(name_of(path)).stem}-check.png"
-    folder = real(root or data_folder(path))
+    folder = real(root or (path if is_archive(path) else data_folder(path)))
     current = real(Path())
     return folder.parent / name if folder in (current, *current.parents) else Path(name)
 

@@ -107,7 +107,7 @@ def _image(part: Element, found: Collected) -> None:
     if not name or not is_text(name):
         report("key-missing", record, "the name is missing or not valid")
         return
-    found.image(name, _size(part, report, record), part.get("subset", ""))
+    found.image(name, _size(part, report, record), _image_set(part.get("subset", "")))
     for n, shape in enumerate(part, start=1):
         where = f"{record}, shape {n}"
         if n > BOXES_PER_LABEL:
@@ -130,6 +130,14 @@ def _image(part: Element, found: Collected) -> None:
         if shape.tag != "box":
             found.unread[f"<{shape.tag}> (their boxes are)"] = None
         found.box(shape.get("label", ""), xywh, where)
+
+
+def _image_set(subset: str) -> str:
+    """CVAT offers Train, Validation and Test, and calls images without a subset default."""
+    lower = subset.lower()
+    if not is_text(subset) or lower == "default":
+        return ""
+    return lower if lower in ("train", "validation", "test") else subset
 
 
 def _size(part: Element, report: Report, record: str) -> tuple[int, int]:

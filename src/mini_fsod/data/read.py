@@ -33,18 +33,25 @@ from mini_fsod.data.voc import is_xml, other_folders, read_voc, voc_folders
 from mini_fsod.data.yolo import find_configs, read_yolo
 from mini_fsod.data.yolo_exports import export_names
 from mini_fsod.errors import DataError, Problem, UserError, nearest
-from mini_fsod.files import is_file, is_folder, mode
+from mini_fsod.files import is_file, is_folder, mode, real
 
 Reader = Callable[[Path, str], tuple[Dataset, list[Problem]]]
 
 
-def read(path: Path, subset: str | None = None, root: Path | None = None) -> Dataset:
+def read(
+    path: Path,
+    subset: str | None = None,
+    root: Path | None = None,
+    without: Path | None = None,
+) -> Dataset:
     """A data set without problems, or a DataError with all of them.
+
+    `without` is a file of shots that may lie in its folder: it does not annotate the data.
 
     Boxes without area or outside the picture are allowed: metrics score them as they are, and
     training leaves them out with a note.
     """
-    data, problems = read_with_problems(path, subset, root)
+    data, problems = read_with_problems(path, subset, root, without)
     problems += [p for p in box_problems(data) if p.kind not in ("box-no-area", "box-outside")]
     problems = problems or empty_problems(data, name_of(path))
     if problems:
@@ -53,13 +60,17 @@ def read(path: Path, subset: str | None = None, root: Path | None = None) -> Dat
 
 
 def read_with_problems(
-    path: Path, subset: str | None = None, root: Path | None = None
+    path: Path,
+    subset: str | None = None,
+    root: Path | None = None,
+    without: Path | None = None,
 ) -> tuple[Dataset, list[Problem]]:
     """All that can be read, and the problems of the rest.
 
     `subset` is an image set, `root` the folder of the pictures where they do not lie with the
     annotations. A .zip is unpacked into the cache. No pictures are opened, but for their headers
-    in YOLO and FiftyOne.
+    in YOLO and FiftyOne. `without` is an annotation file in the folder that is not read; if it is
+    the folder itself, only its pictures are read.
     """
     if not mode(path):
         raise UserError(
@@ -68,7 +79,9 @@ def read_with_problems(
     if is_archive(path) and is_file(path):
         path = unpacked(path, pictures=root is None)
     if is_folder(path):
-        data, problems = _read_folder(path, subset, root)
+        if without is not None and real(without) == real(path):
+            return read_folder(path)
+        data, problems = _read_folder(path, subset, root, without)
     else:
         data, problems = _read_file(path, root)
     if root is not None and data.kind == "folder":
@@ -131,13 +144,15 @@ def _read_located(path: Path, file: str) -> tuple[Dataset, list[Problem]]:
 
 
 def _read_folder(
-    path: Path, subset: str | None, root: Path | None
+    path: Path, subset: str | None, root: Path | None, without: Path | None
 ) -> tuple[Dataset, list[Problem]]:
     """`root` is the folder of the pictures, if they lie elsewhere: YOLO needs their sizes."""
     names = listing(path)
+    if without is not None and real(without).parent == real(path):
+        names = [name for name in names if name != without.name]
     years = voc_folders(path)
     if not years and "VOCdevkit" in names and is_folder(path / "VOCdevkit"):
-        return _read_folder(path / "VOCdevkit", subset, root)
+        return _read_folder(path / "VOCdevkit", subset, root, without)
     if years:
         return read_voc(path, years)
     usual_names = [n for n in names if n.lower() in ("data.yaml", "data.yml", "dataset.yaml")]
@@ -148,7 +163,7 @@ def _read_folder(
         reader = _export_reader(export)
         assert reader is not None
         return _read_export(reader, export, export.name, root or path)
-    files, foreign = coco_files(path)
+    files, foreign = coco_files(path, without)
     if files:
         return _with_note(foreign, *_read_coco_files(data_folder(path), files, subset))
     years = other_folders(path)
@@ -181,7 +196,7 @@ def _find_export(folder: Path, names: Sequence[str]) -> Path | None:
     cvat = cvat_file(folder, names)
     if cvat is not None:
         return cvat
-    if is_fiftyone(folder / SAMPLES):
+    if SAMPLES in names and is_fiftyone(folder / SAMPLES):
         return folder / SAMPLES
     lists = [folder / n for n in names if n.lower().endswith(".json")]
     return lists[0] if len(lists) == 1 and is_label_studio(lists[0]) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,14 @@ from mini_fsod.labels import LabelMap, label_map, novel_names
 
 
 def split_classes(
-    data: Dataset, split: str | None, novel: str | None, name: str, readable: bool
+    data: Dataset, split: str | None, novel: Sequence[str] | None, name: str, readable: bool
 ) -> tuple[LabelMap, list[Problem]]:
     """The label map of `--split` or `--novel`; unknown or empty novel classes become problems.
 
     With an unknown novel class, all classes are base. `readable`: reading the data gave no problem.
     """
     try:
-        novel_names(split, novel)
+        novel_names(split, novel, data.classes)
         if not data.classes and not readable:
             return LabelMap((), ()), []  # the data could not be read: its classes are not known
         labels = label_map(data.classes, split, novel)

@@ -32,7 +32,12 @@ from mini_fsod.eval.detections import DatasetDetections
 from mini_fsod.eval.inference import detect_all
 from mini_fsod.eval.score import score
 from mini_fsod.files import real
-from mini_fsod.labels import LabelMap, split_by_name, split_by_novel
+from mini_fsod.labels import (
+    LabelMap,
+    refuse_other_spellings,
+    split_by_name,
+    split_by_novel,
+)
 from mini_fsod.loader import device_cache
 from mini_fsod.loader.cache import image_sizes
 from mini_fsod.loader.resident import Annotations, Batch, Resident
@@ -94,7 +99,8 @@ class RunData:
     def whole(self) -> Dataset:
         """The data set as read, with all its image sets and classes."""
         assert self._config.data.root is not None  # `Config.ready` refuses it
-        data = _read(self._config.data.root, self._config.data.pictures)
+        config = self._config
+        data = _read(config.data.root, config.data.pictures, config.shots.file)
         for line in data.notes:
             console.note(line)
         return data
@@ -167,7 +173,9 @@ class RunData:
     def _shot_file(self) -> Dataset:
         config = self._config.shots
         assert config.file is not None
-        return read_shot_file(config.file, self.whole, config.root)
+        shots = read_shot_file(config.file, self.whole, config.root)
+        refuse_other_spellings(config.file, shots.classes, self.whole.classes)
+        return shots
 
     @cached_property
     def shots_per_class(self) -> int:
@@ -282,8 +290,8 @@ class RunData:
 
 
 @lru_cache(maxsize=1)  # the runs of a study, one after another, share it
-def _read(root: Path, pictures: Path | None) -> Dataset:
-    return read(root, root=pictures)
+def _read(root: Path, pictures: Path | None, shots: Path | None) -> Dataset:
+    return read(root, root=pictures, without=shots)
 
 
 def inputs_from(batches: Batches, device: torch.device) -> InputsOf:

@@ -22,8 +22,9 @@ from mini_fsod.data.subsets import arranged, is_of, is_target
 from mini_fsod.detector.model import Detector
 from mini_fsod.device import peak_memory, reset_peak_memory
 from mini_fsod.discriminator.features import Discriminator
+from mini_fsod.files import default_cache_folder
 from mini_fsod.loader import device_cache
-from mini_fsod.loader.cache import default_cache_folder, image_sizes, is_cached
+from mini_fsod.loader.cache import image_sizes, is_cached
 from mini_fsod.loader.decode import cores
 from mini_fsod.loader.schedule import Plan
 from mini_fsod.mining.box_correction import CORRECTIONS

@@ -26,12 +26,14 @@ TINY = 2
 
 
 def read_shot_file(file: Path, whole: Dataset, pictures: Path | None) -> Dataset:
-    """The data set in `shots.file`, with its own image names; `pictures` is `shots.root`.
+    """The pictures with boxes in `shots.file`, with its own names; `pictures` is `shots.root`.
 
     Without it, a file written by `mini sample` names pictures below the folder of the data; in any
-    other, they lie beside the file.
+    other, they lie beside the file. Pictures without boxes are left out: exports list all that were
+    uploaded.
     """
-    return read(file, root=pictures or (whole.root if is_sample(file) else None))
+    data = read(file, root=pictures or (whole.root if is_sample(file) else None))
+    return data.select(np.unique(data.boxes.image))
 
 
 def drawn_shots(

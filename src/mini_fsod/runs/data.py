@@ -43,6 +43,7 @@ from mini_fsod.loader.cache import image_sizes
 from mini_fsod.loader.resident import Annotations, Batch, Resident
 from mini_fsod.loader.schedule import Plan, Schedule, each_once, reduced
 from mini_fsod.loader.stream import Stream
+from mini_fsod.runs.given import given_classes, refuse_shared_classes
 from mini_fsod.runs.shots import (
     boxes_per_class,
     drawn_shots,
@@ -112,7 +113,21 @@ class RunData:
         if {*config.novel} - {*classes} and self._config.shots.file is not None:
             classes = tuple(dict.fromkeys((*classes, *self._shot_file.classes)))
         by_name = split_by_name(config.split, classes) if config.split else None
-        return _without_empty(by_name or split_by_novel(config.novel, classes), self.whole)
+        labels = by_name or split_by_novel(config.novel, classes)
+        given = given_classes(self._config.base)
+        if given is None:
+            return _without_empty(labels, self.whole)
+        assert self._config.base.checkpoint is not None
+        refuse_shared_classes(given, labels.novel, self._config.base.checkpoint)
+        if by_name is not None:
+            return by_name  # the detector must have its base classes
+        left_out = [name for name in labels.base if name not in given]
+        if left_out:
+            console.note(
+                f"classes left out, which are neither new nor known to the given detector: "
+                f"{', '.join(left_out)}"
+            )
+        return LabelMap(given, labels.novel)
 
     @cached_property
     def test(self) -> Dataset | None:

@@ -12,6 +12,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +184,7 @@ def _values(draw: st.DrawFn, content: Any) -> Any:
         elif kind == 3 and isinstance(part[last], int | float) and part[last] is not None:
             part[last] = part[last] * draw(st.sampled_from([-1, 0, 2, 1000, 0.5, 10**12]))
         else:
-            part[last] = draw(st.sampled_from(VALUES))
+            part[last] = deepcopy(draw(st.sampled_from(VALUES)))  # it may be damaged further
     return content
 
 

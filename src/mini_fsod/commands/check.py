@@ -31,6 +31,7 @@ KINDS = {
     "fiftyone": "FiftyOne",
     "folder": "images without annotations",
 }
+SETS_SHOWN = 5  # image sets whose boxes the table counts apart
 
 
 @app.command("check")
@@ -165,11 +166,22 @@ def class_table(classes: dict[str, dict[str, Any]], where: str) -> Table:
     flags = [f for f in ("difficult", "crowd") if any(row[f] for row in classes.values())]
     beside_base = [f">next to a base object{where}"] if has_novel else []
     counts = ("images", "boxes", *flags)
-    table = console.columns("class", *(f">{c}" for c in counts), ">median side", *beside_base)
+    sets = list(next(iter(classes.values()), {}).get("boxes_of_sets", {}))
+    sets = sets if 1 < len(sets) <= SETS_SHOWN else []
+    table = console.columns(
+        "class",
+        *(f">{c}" for c in counts[:2]),
+        *(f">in {console.plain(name)}" for name in sets),
+        *(f">{c}" for c in counts[2:]),
+        ">median side",
+        *beside_base,
+    )
     for name, row in classes.items():
         style = "bold magenta" if row["role"] == "novel" else ""
         side = "-" if row["median_side"] is None else f"{row['median_side']:.0f} px"
-        cells = [f"{row[c]:,}" for c in counts] + [side]
+        cells = [f"{row[c]:,}" for c in counts]
+        cells[2:2] = [f"{row['boxes_of_sets'][name]:,}" for name in sets]
+        cells.append(side)
         if has_novel and "beside_base" in row:
             beside, boxes = row["beside_base"], row["training_boxes"]
             share = f" ({beside / boxes:.0%})" if boxes else ""

@@ -81,7 +81,7 @@ def _task(task: Json, record: str, found: Collected) -> int:
     given = _picture(data if isinstance(data, dict) else task)
     name = picture_name(given)
     if not name or not is_text(name):
-        found.report("key-missing", record, "no picture in it", "name the picture in data.image")
+        found.report("key-missing", record, "no picture in its data", "add the path of its picture")
         return 0
     shapes: Sequence[Any]
     if isinstance(data, dict):

@@ -197,10 +197,14 @@ class RunData:
         """K: `shots.k`, or the least number of shots that a file has of a novel class."""
         config = self._config.shots
         if config.file is None:
+            assert config.k is not None  # `Shots` refuses it
             return config.k
         k = int(boxes_per_class(self.shots)[len(self.labels.base) :].min())
-        if k != config.k:
-            console.note(f"{config.file} has {k} boxes per class: shots.k={config.k} has no effect")
+        if config.k is not None and k > config.k:
+            console.note(
+                f"{config.file} has {k} boxes of each class, and all are used: shots.k={config.k} "
+                "has no effect"
+            )
         return k
 
     def digest_of(self, part: str) -> str | None:

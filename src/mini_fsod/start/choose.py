@@ -15,7 +15,6 @@ from mini_fsod.start.look import Found
 PRETRAINED = "torchvision:fasterrcnn_resnet50_fpn"
 COCO_CLASSES = (*COCO_BASE, *COCO_NOVEL)
 
-MOST_SHOTS = 30  # K beyond which few-shot detection is no longer what is wanted
 ENLARGED = 1.25  # pictures are not enlarged by more: there is nothing to see in them
 STEP = 32  # pixels, in which sizes of views are counted
 LONG = 1.5625  # long side of views by their short side, as in the presets
@@ -68,7 +67,7 @@ def _shots(found: Found) -> list[Choice]:
         return [Choice("shots.k", k, f"boxes of each class, drawn from the {least:,} or more")]
     why = "all boxes of a class" if len(set(counts.values())) == 1 else "the least of a class"
     chosen = [
-        Choice("shots.k", min(least, MOST_SHOTS), why),
+        Choice("shots.k", least, why),
         Choice("shots.file", str(found.boxes_path), "the boxes"),
     ]
     if found.shots_root is not None:
@@ -86,9 +85,7 @@ def _base(found: Found) -> list[Choice]:
     known = {folded(name): name for name in COCO_CLASSES}
     shared = [known[folded(name)] for name in found.novel if folded(name) in known]
     if shared:
-        why = (
-            f"it knows {', '.join(map(shown, shared))} already: forgotten, learned from your boxes"
-        )
+        why = "that detector knows it: forgotten, and learned anew from the boxes"
         chosen.append(Choice("base.drop", shared, why))
     return chosen
 

@@ -114,11 +114,12 @@ def _shots(path: Path, photos: Dataset, photos_path: Path) -> tuple[Dataset, Pat
     if not len(beside):
         raise UserError(f"{path}: no boxes.", LABELS_FIX)
     folder = photos_path if is_folder(photos_path) else photos.root
-    if _missing(beside) or not _inside(beside, folder):
+    missing = _missing(beside)
+    if missing or not _inside(beside, folder):
         among = _with_boxes(read(path, root=folder))
         if len(among) == len(beside) and not _missing(among):
             return renamed_as_in(among, photos), folder
-    missing = _missing(beside)
+        missing = min(missing, _missing(among), key=len)
     if missing:
         raise UserError(
             f"{path}: {len(missing)} of {console.count(len(beside), 'picture')} with boxes not "

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from mini_fsod.start.choose import Choice
     from mini_fsod.start.look import Found
 
+FACT = 9  # columns before a fact
+SHORT_VALUE = 20  # characters of a value that a reason may stand beside
+
 
 @app.command("init")
 def init_command(
@@ -101,45 +104,45 @@ def _show_found(found: Found, gpu: bool) -> None:
     kind = "without labels"
     if found.photos.kind != "folder":
         kind = f"with labels ({KINDS[found.photos.kind]})"
-    _heading(name_of(found.photos_path), f"{console.count(len(found.photos), 'photo')} {kind}")
     long, short = found.sizes.max(axis=1), found.sizes.min(axis=1)
-    spans = (f"{f(long):.0f} x {f(short):.0f}" for f in (np.min, np.max, np.median))
-    console.out.print("  {} to {} pixels, median {}".format(*spans))
-    of = found.shots
-    side = np.sqrt(of.boxes.area)
-    where = found.boxes_path or found.photos_path
-    table = console.columns("  new class", ">boxes", ">photos", ">median side")
+    width, height = int(np.median(long)), int(np.median(short))
+    _fact("Photos", f"{console.count(len(found.photos), 'photo')} {kind}")
+    _fact("", f"median {width} x {height} pixels, short sides {short.min()} to {short.max()}")
+    boxes, shots = console.count(sum(found.boxes_of.values()), "box"), found.shots
+    _fact("Boxes", f"{boxes} in {console.count(len(shots), 'photo')} ({KINDS[shots.kind]})")
+    side = np.sqrt(shots.boxes.area)
+    table = console.columns(" " * FACT + "new class", ">boxes", ">photos", ">median side")
     for name, count in found.boxes_of.items():
-        mask = is_of(of, (name,))
-        images = len(np.unique(of.boxes.image[mask]))
+        mask = is_of(shots, (name,))
+        images = len(np.unique(shots.boxes.image[mask]))
         cells = (f"{count:,}", f"{images:,}", f"{float(np.median(side[mask])):.0f} px")
-        table.add_row(f"  {console.plain(name)}", *cells, style="magenta")
-    _heading(
-        name_of(where), f"{console.count(sum(found.boxes_of.values()), 'box')}, {KINDS[of.kind]}"
-    )
+        table.add_row(f"{' ' * FACT}[magenta]{console.plain(name)}[/]", *cells)
     console.table(table)
     device = torch.cuda.get_device_name() if gpu else "no GPU"
-    _heading("This machine", f"{device}, {console.count(cores(), 'core')}")
+    _fact("Machine", f"{device}, {console.count(cores(), 'core')}")
 
 
-def _heading(title: str, remark: str = "") -> None:
-    console.out.print(f"[bold]{console.plain(title)}[/]  {console.plain(remark)}", soft_wrap=True)
+def _fact(title: str, text: str) -> None:
+    console.out.print(f"[bold]{title:<{FACT}}[/]{console.plain(text)}", soft_wrap=True)
 
 
 def _show_choices(choices: Sequence[Choice]) -> None:
-    console.out.print()
-    _heading("Chosen")
-    width = max(len(choice.key) for choice in choices)
-    for key, value, why in choices:
-        listed = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-        line = f"  {key:<{width}}  {console.plain(listed)}"
-        beside = len(line) + len(why) + 2 <= console.out.width
-        console.out.print(
-            f"{line}  [dim]{console.plain(why)}[/]" if beside else line, soft_wrap=True
-        )
-        if not beside:
-            reason = Text(why, style="dim")
-            console.out.print(Padding(reason, (0, 0, 0, width + 4)))
+    """Key, value and reason; a reason that does not fit beside its value stands below it."""
+    console.out.print("\n[bold]Chosen[/]")
+    texts = [
+        ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        for _, value, _ in choices
+    ]
+    first = max(len(choice.key) for choice in choices) + 4
+    second = max((len(text) for text in texts if len(text) <= SHORT_VALUE), default=0) + 2
+    for (key, _, why), text in zip(choices, texts, strict=True):
+        head = f"  {key:<{first - 2}}[cyan]{console.plain(text)}[/]"
+        gap = " " * (second - len(text))
+        if len(text) <= SHORT_VALUE and first + second + len(why) <= console.out.width:
+            console.out.print(f"{head}{gap}[dim]{console.plain(why)}[/]".rstrip(), soft_wrap=True)
+            continue
+        console.out.print(head, soft_wrap=True)
+        console.out.print(Padding(Text(why, style="dim"), (0, 0, 0, first)))
 
 
 def _show_costs(config: Config) -> None:

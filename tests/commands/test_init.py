@@ -28,7 +28,7 @@ def test_init_writes_a_configuration_and_says_what_to_do_next(mini, here: Path) 
     assert (config.data.novel, config.shots.k) == (("bolt",), 5)
     assert config.shots.root == Path("photos")
     assert str(config.base.checkpoint) == "torchvision:fasterrcnn_resnet50_fpn"
-    for words in ("60 photos without labels", "5 boxes, COCO", "What may go wrong"):
+    for words in ("60 photos without labels", "5 boxes in 5 photos (COCO)", "What may go wrong"):
         assert words in out
 
 

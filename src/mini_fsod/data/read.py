@@ -78,6 +78,8 @@ def read_with_problems(
         )
     if is_archive(path) and is_file(path):
         path = unpacked(path, pictures=root is None)
+    if root is not None and is_archive(root) and is_file(root):
+        root = unpacked(root)
     if is_folder(path):
         if without is not None and real(without) == real(path):
             return read_folder(path)

@@ -103,6 +103,18 @@ def base_set(data: Dataset, labels: LabelMap) -> Dataset:
     return stripped.select(np.unique(stripped.boxes.image))
 
 
+def missing_labels(data: Dataset, labelled: Dataset, labels: LabelMap) -> Bools:
+    """(I, B) whether boxes of each base class may be missing in each image of `data`.
+
+    For a run whose base detector is given. `labelled` has all boxes that people drew: they have
+    labelled the images that have a box of any class, and the base classes that have a box anywhere.
+    """
+    files = {labelled.files[i] for i in np.unique(labelled.boxes.image).tolist()}
+    known = np.array([file in files for file in data.files], dtype=np.bool_)
+    classes = np.array([is_of(labelled, (name,)).any() for name in labels.base], dtype=np.bool_)
+    return np.asarray(~(known[:, None] & classes))
+
+
 def hidden_boxes(data: Dataset, labels: LabelMap) -> dict[str, tuple[int, int]]:
     """Novel class: (its boxes, those of them in images with a base box), which can be mined."""
     with_base = np.zeros(len(data), dtype=np.bool_)

@@ -15,16 +15,18 @@ import torch
 
 from mini_fsod import console
 from mini_fsod.config.schema import Config
-from mini_fsod.data.dataset import Boxes, Dataset, Floats, Ints
+from mini_fsod.data.dataset import Bools, Boxes, Dataset, Floats, Ints
 from mini_fsod.data.read import read
 from mini_fsod.data.subsets import (
     arranged,
     base_set,
     is_of,
     is_target,
+    missing_labels,
     shared_images,
     testing_part,
     training_part,
+    united,
 )
 from mini_fsod.detector.model import Detector
 from mini_fsod.errors import UserError
@@ -48,9 +50,11 @@ from mini_fsod.runs.shots import (
     boxes_per_class,
     drawn_shots,
     note_tiny_shots,
+    pictures_to_label,
     read_shot_file,
     refuse_missing_pictures,
-    shots_from_file,
+    shots_of_file,
+    with_base_shots,
 )
 from mini_fsod.train.distributed import Team
 from mini_fsod.train.loop import Feed
@@ -69,6 +73,8 @@ class RunData:
     def __init__(self, config: Config, device: torch.device) -> None:
         self._config = config
         self._device = device
+        # what the given base detector is sure of in the pictures of `to_label`
+        self.found: Dataset | None = None
 
     def check(self, stages: Sequence[str]) -> None:
         """Refuse data that lacks something these stages need, before the first one runs."""
@@ -79,15 +85,24 @@ class RunData:
                 "The training images have no boxes of base classes.",
                 f"Check data.train and data.novel; `mini check {config.data.root}` counts boxes.",
             )
+        if "online" in stages and self.is_open and not config.online.uses_pool:
+            raise UserError(
+                "Base labels are missing, so re-training needs what mining knows of base objects; "
+                "these keys leave mining out.",
+                "Set online.oracle to false, and online.mingle.rcnn to true.",
+            )
         with_shots = {"transfer", "scan", "mine"}
         with_shots |= {"tune"} if config.tune.data != "none" else set()
         with_shots |= {"online"} if config.online.shots else set()
         if with_shots & {*stages}:
-            shots = self.shots  # refuses too few
+            shots = self.novel_shots  # refuses too few
             if config.shots.file is not None:
                 refuse_missing_pictures(config.shots.file, shots)
+            if not self.is_open:
+                assert self.shots  # refuses too few of a base class
         if "transfer" in stages and config.transfer.checkpoint is None:
-            note_tiny_shots(self.shots, self.labels.novel, self.base, config)
+            labelled = arranged(base_set(self.train, self.labels), LabelMap(self.labels.base, ()))
+            note_tiny_shots(self.novel_shots, self.labels.novel, labelled, config)
         if stages and self.test is None:
             console.note(
                 "no test set, so nothing will be scored: name one in data.test, or call a folder "
@@ -165,7 +180,42 @@ class RunData:
     @cached_property
     def base(self) -> Dataset:
         """The base set D^b: images with a base box, with their base boxes only."""
-        return arranged(base_set(self.train, self.labels), LabelMap(self.labels.base, ()))
+        return arranged(base_set(self.known, self.labels), LabelMap(self.labels.base, ()))
+
+    def missing(self, data: Dataset) -> Bools:
+        """(I, B) whether boxes of each base class may be missing in each image.
+
+        None is where the base detector is trained: the labels that it learns from are complete.
+        """
+        if self._config.base.checkpoint is None:
+            return np.zeros((len(data), len(self.labels.base)), dtype=np.bool_)
+        return missing_labels(data, self.train, self.labels)
+
+    @cached_property
+    def is_open(self) -> bool:
+        """Whether base labels are missing, so that the given detector's finds stand in for them."""
+        return bool(self.missing(self.train).any())
+
+    @cached_property
+    def to_label(self) -> Dataset:
+        """The pictures in which the given detector looks for shots of base classes."""
+        train = arranged(self.train, self.labels)
+        novel = self.novel_shots
+        novel = novel.with_boxes(novel.boxes.take(is_of(novel, self.labels.novel)))
+        return pictures_to_label(train, self.missing(train), novel, self._config.shots.seed)
+
+    @cached_property
+    def known(self) -> Dataset:
+        """All images, with the boxes that people drew and those that stand in for base labels."""
+        if not self.is_open:
+            return self.train
+        assert self.found is not None, "the stage base comes first"
+        return united(arranged(self.train, self.labels), self.found)
+
+    @property
+    def labelled(self) -> Dataset:
+        """Where all base boxes of the shots' pictures are known, classes as in the label map."""
+        return arranged(self.known if self.is_open else self.whole, self.labels)
 
     @cached_property
     def mined(self) -> Dataset:
@@ -173,16 +223,28 @@ class RunData:
         data = arranged(self.train, self.labels)
         if self._config.mine.images == "all":
             return data
-        return data.select(np.unique(data.boxes.image[is_of(data, self.labels.base)]))
+        has_base = np.isin(np.arange(len(data)), data.boxes.image[is_of(data, self.labels.base)])
+        return data.select(np.flatnonzero(has_base | self.missing(data).all(axis=1)))
 
     @cached_property
     def shots(self) -> Dataset:
         """The balanced K-shot set, its classes in the order of the label map."""
-        config = self._config.shots
-        source = self.whole, self.train, self._train_part, self.labels
+        config, shots, part = self._config.shots, self.novel_shots, self._train_part
+        if self.is_open:
+            return with_base_shots(shots, config, self.known, part, self.labels, None)
         if config.file is None:
-            return drawn_shots(config, *source)
-        return shots_from_file(config, self._shot_file, *source)
+            return shots
+        return with_base_shots(shots, config, self.train, part, self.labels, self.whole)
+
+    @cached_property
+    def novel_shots(self) -> Dataset:
+        """The shots that need no detector: those of novel classes, and of base ones as labelled."""
+        config, labels = self._config.shots, self.labels
+        if config.file is not None:
+            return shots_of_file(config, self._shot_file, self.whole, labels)
+        wanted = LabelMap((), labels.novel) if self.is_open else labels
+        drawn = drawn_shots(config, self.whole, self.train, self._train_part, wanted)
+        return arranged(drawn, labels)
 
     @cached_property
     def _shot_file(self) -> Dataset:
@@ -199,7 +261,7 @@ class RunData:
         if config.file is None:
             assert config.k is not None  # `Shots` refuses it
             return config.k
-        k = int(boxes_per_class(self.shots)[len(self.labels.base) :].min())
+        k = int(boxes_per_class(self.novel_shots)[len(self.labels.base) :].min())
         if config.k is not None and k > config.k:
             console.note(
                 f"{config.file} has {k} boxes of each class, and all are used: shots.k={config.k} "
@@ -214,7 +276,7 @@ class RunData:
         when files were written does not matter.
         """
         data: Dataset | None = getattr(self, part)
-        if data is None or part != "shots" or self._config.shots.file is None:
+        if data is None or part not in ("shots", "base") or self._config.shots.file is None:
             return None if data is None else data.digest
         # pictures outside the data's folder have absolute names
         outside = f"{real(self._shot_file.root)}/"

@@ -101,3 +101,17 @@ def take_given(config: Config, folder: Path) -> dict[str, Any]:
         detector = with_classes(detector, [classes.index(name) for name in kept])
     checkpoint.save(folder / CHECKPOINT_FILE, detector, LabelMap(kept, ()), about)
     return {"checkpoint": str(given)}
+
+
+def save_novel(source: Path, target: Path) -> None:
+    """Write a detector of the novel classes alone; of base classes alone, all of them.
+
+    The others still count as background, so that the scores of the novel classes stay.
+    """
+    saved = checkpoint.load(source)
+    labels, first = saved.labels, len(saved.labels.base)
+    if not labels.novel:
+        copy_file(source, target)
+        return
+    detector = with_classes(saved.detector, range(first, len(labels.classes)))
+    checkpoint.save(target, detector, LabelMap((), labels.novel), saved.about)

@@ -49,16 +49,18 @@ class Content(Protocol):
 
 def needs(config: Config, stage: str) -> tuple[str, ...]:
     """The stages whose results a stage reads."""
+    given = ("base",) if config.base.checkpoint else ()  # its finds stand in for missing labels
     return {
         "base": (),
-        "transfer": () if config.transfer.checkpoint else ("base",),
-        "scan": () if config.mine.detections else ("transfer",),
+        "transfer": given if config.transfer.checkpoint else ("base",),
+        "scan": given if config.mine.detections else (*given, "transfer"),
         "mine": () if config.mine.pool else ("scan",),
         "online": (
+            *given,
             *(("transfer",) if config.online.start == "transfer" else ()),
             *(("mine",) if config.online.uses_pool else ()),
         ),
-        "tune": ("online",),
+        "tune": (*given, "online"),
     }[stage]
 
 
@@ -158,6 +160,7 @@ def _transfer(config: Config, content: Content) -> dict[str, Any]:
         "classes": content.data("classes"),
         "shots": content.data("shots"),
         "boxes": content.data("mined") if known else None,
+        "found": content.data("base") if known and config.base.checkpoint else None,
         "views": config.views.model_dump(exclude={"zoom"}),
         "train": _training(config.transfer),
     }
@@ -193,10 +196,16 @@ def _mine(config: Config, content: Content) -> dict[str, Any]:
         }
     return {
         "mine": mine.model_dump(mode="json", exclude={"pool", *SCAN_KEYS}),
+        "sure": _sure(config) if mine.drop_on_base else None,
         "discriminator": config.discriminator.model_dump(
             mode="json", exclude={*DISCRIMINATOR_SCAN_KEYS}
         ),
     }
+
+
+def _sure(config: Config) -> float | None:
+    """`base.sure`, where base labels may be missing."""
+    return config.base.sure if config.base.checkpoint or config.mine.extra else None
 
 
 def _online(config: Config, content: Content) -> dict[str, Any]:
@@ -209,6 +218,7 @@ def _online(config: Config, content: Content) -> dict[str, Any]:
         "shots": content.data("shots") if online.shots else None,
         "pools": [*content.pools()] if online.uses_pool else [],
         "extra": content.extra(config.mine.extra) if online.uses_pool else None,
+        "sure": _sure(config),
         "detector": _detector(config, content) if from_weights else None,
         "views": _views(config),
         "mine": config.mine.model_dump(include={*ONLINE_MINE_KEYS}),
@@ -224,6 +234,7 @@ def _tune(config: Config, content: Content) -> dict[str, Any]:
         "seed": config.seed,
         "shots": content.data("shots"),
         "boxes": content.data("mined") if known else None,
+        "found": content.data("base") if known and config.base.checkpoint else None,
         "views": config.views.model_dump(exclude={"zoom"}),
         "train": _training(config.tune),
     }

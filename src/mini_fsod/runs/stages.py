@@ -30,14 +30,17 @@ from mini_fsod.files import (
     write_bytes,
     write_json,
 )
+from mini_fsod.mining.base_objects import BASE_OBJECTS, label_for_shots
 from mini_fsod.mining.choose import check_mining, mine
+from mini_fsod.mining.extra import EXTRA
+from mini_fsod.mining.pool_io import CANDIDATES
 from mini_fsod.mining.scan import scan
 from mini_fsod.online.retrain import online
 from mini_fsod.runs import store
 from mini_fsod.runs.base import base
 from mini_fsod.runs.data import RunData
 from mini_fsod.runs.detectors import load_detector, to_device
-from mini_fsod.runs.given import check_given, copy_with_scores, take_given
+from mini_fsod.runs.given import check_given, copy_with_scores, save_novel, take_given
 from mini_fsod.runs.identity import file_content, stage_key, stages_of
 from mini_fsod.runs.pool import EXTRA_POOL, POOL, edits, refresh_pools
 from mini_fsod.runs.results import advice, device_name, say_figures, write_results
@@ -162,12 +165,11 @@ class _Content:
         return _hash([[name, (folder / name).stat().st_size] for name in names])
 
     def pools(self) -> Sequence[str]:
-        run = self._run
-        paths = [path for path in (run.pool, run.extra_pool) if is_file(path)]
-        candidates = run.folder("mine") / "candidates.json"
-        if run.config.online.ignore_candidates and is_file(candidates):
-            paths.append(candidates)
-        return [digest(path) for path in paths]
+        run, mined = self._run, self._run.folder("mine")
+        paths = [run.pool, run.extra_pool, mined / BASE_OBJECTS, mined / EXTRA / BASE_OBJECTS]
+        if run.config.online.ignore_candidates or run.data.is_open:
+            paths.append(mined / CANDIDATES)
+        return [digest(path) for path in paths if is_file(path)]
 
 
 class _Pipeline:
@@ -200,7 +202,7 @@ class _Pipeline:
             self._key(stage)
             repeats = first is not None and STAGES.index(stage) >= STAGES.index(first)
             try:
-                self._finish(stage, repeats, wait)
+                self._finish(stage, repeats, wait, needs_shots=len(wanted) > 1)
             except Exception as error:
                 error.stage = stage  # type: ignore[attr-defined]  # for a study: who needs it too
                 raise
@@ -217,8 +219,11 @@ class _Pipeline:
     def _key(self, stage: str) -> None:
         self._keys[stage] = stage_key(self._config, stage, self._keys, self._content)
 
-    def _finish(self, stage: str, repeats: bool, wait: bool) -> None:
-        """Find the result of a stage, or compute it; its scores too."""
+    def _finish(self, stage: str, repeats: bool, wait: bool, needs_shots: bool) -> None:
+        """Find the result of a stage, or compute it; its scores too.
+
+        A given base detector also finds the shots of base classes, if `needs_shots`.
+        """
         folder, leads = self._folder(stage), self._run.team.leads
         if leads:
             store.link(self._out, stage, folder)
@@ -234,6 +239,8 @@ class _Pipeline:
             figures = store.read_metrics(folder) or {}
             if stage in TRAINED:
                 figures |= self._score(stage, folder)
+            if stage == "base" and needs_shots and self._run.data.is_open:
+                self._run.data.found = label_for_shots(self._run, folder)
         if stage == "mine" and leads:
             refresh_pools(self._out, folder)
             self._say_edits(folder)
@@ -330,7 +337,10 @@ class _Pipeline:
         trained = [stage for stage in TRAINED if stage in self._figures]
         if trained:
             source = self._folder(trained[-1]) / CHECKPOINT_FILE
-            store.copy_file(source, self._out / DETECTOR_FILE)
+            if self._config.only_novel:
+                save_novel(source, self._out / DETECTOR_FILE)
+            else:
+                store.copy_file(source, self._out / DETECTOR_FILE)
         else:
             (self._out / DETECTOR_FILE).unlink(missing_ok=True)
 

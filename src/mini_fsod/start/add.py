@@ -64,7 +64,7 @@ def earlier(run: Path) -> Earlier:
     detector = _detector(run, labels)
     pool = read_pool(run / POOL, train, labels)
     first = len(labels.base)
-    shots = _shots_in(train, data.shots, labels)
+    shots = _shots_in(train, data.novel_shots, labels)
     mined = Boxes.of(pool.image, pool.xywh, pool.label + first)
     mined = mined.take(~_repeats(mined, shots))
     known = train.boxes.take(
@@ -81,10 +81,8 @@ def _detector(run: Path, labels: LabelMap) -> Path:
     for path in (run / DETECTOR_FILE, *stages):
         if is_file(path) and set(checkpoint.read_header(path).labels.classes) == {*labels.classes}:
             return path
-    raise UserError(
-        f"{run}: no detector of {', '.join(map(shown, labels.novel))} yet.",
-        f"First: mini run {run}.",
-    )
+    new = ", ".join(map(shown, labels.novel))
+    raise UserError(f"{run}: no detector of {new} yet.", f"First: mini run {run}.")
 
 
 def _shots_in(train: Dataset, shots: Dataset, labels: LabelMap) -> Boxes:

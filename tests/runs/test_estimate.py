@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from helpers.tiny_run import config, discriminator
+from mini_fsod import checkpoint
 from mini_fsod.config.schema import Config
+from mini_fsod.labels import LabelMap
 from mini_fsod.runs import probe
 from mini_fsod.runs.data import RunData
 from mini_fsod.runs.detectors import new_detector
@@ -95,7 +97,10 @@ def test_estimate_run_takes_a_budget_as_it_is(data: Path, seconds: Clock) -> Non
 
 
 def test_estimate_run_counts_only_scoring_for_a_given_detector(data: Path, tmp_path: Path) -> None:
-    (stage,) = estimated(tiny(data, base__checkpoint=tmp_path), "base").stages
+    given = tmp_path / "given.safetensors"
+    detector = new_detector(tiny(data), 2)
+    checkpoint.save(given, detector, LabelMap(("red", "green"), ()), {"weights": None})
+    (stage,) = estimated(tiny(data, base__checkpoint=given), "base").stages
     assert stage.iterations is None
     assert stage.minutes == stage.scoring > 0
 

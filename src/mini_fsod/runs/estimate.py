@@ -93,6 +93,8 @@ def estimate_run(
     few = probe.FewPictures(config, device)
     if data is not None:
         vars(few).update(vars(data))  # the parts that it has read
+    if few.is_open and few.found is None:  # base labels are missing, and nothing is found yet
+        few.found = few.to_label
     with torch.random.fork_rng(), _quiet():
         estimator = _Estimator(config, device, few, wanted, seconds)
         found = tuple(estimator.stage(name) for name in STAGES if name in wanted)

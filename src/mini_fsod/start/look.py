@@ -14,7 +14,7 @@ from mini_fsod.data.pictures import PictureError, drawn_size, picture_sizes
 from mini_fsod.data.read import read
 from mini_fsod.data.subsets import is_of, is_target, renamed_as_in, testing_part, training_part
 from mini_fsod.data.text import shown
-from mini_fsod.errors import UserError, nearest
+from mini_fsod.errors import DataError, UserError, nearest
 from mini_fsod.files import is_file, is_folder, mode, real
 from mini_fsod.labels import folded, refuse_other_spellings
 
@@ -125,7 +125,12 @@ def _shots(path: Path, photos: Dataset, photos_path: Path) -> tuple[Dataset, Pat
     folder = photos_path if is_folder(photos_path) else photos.root
     missing = _missing(beside)
     if missing or not _inside(beside, folder):
-        among = _with_boxes(read(path, root=folder))
+        try:
+            among = _with_boxes(read(path, root=folder))
+        except DataError:  # names that mean several photos
+            if missing:
+                raise
+            return renamed_as_in(beside, photos), None
         if len(among) == len(beside) and not _missing(among):
             return renamed_as_in(among, photos), folder
         missing = min(missing, _missing(among), key=len)

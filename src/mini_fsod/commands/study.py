@@ -63,7 +63,7 @@ def study(
             "For example: mini study tfa -o runs/tfa. mini study --list lists the studies.",
         )
     chosen = studies.narrow(from_file.find_study(name), split, shots, seeds, full)
-    chosen = from_file.fill_from_config(replace(chosen, sets=tuple(sets or ())))
+    chosen = from_file.fill_from_config(replace(chosen, sets=(*chosen.sets, *(sets or ()))))
     _refuse_folder(out)
     todo = plan.plan_study(chosen, studies.choose_rows(chosen, rows) if rows else None)
     _refuse_one_sample(chosen, todo)

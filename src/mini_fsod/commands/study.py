@@ -44,6 +44,9 @@ def study(
     dry_run: Annotated[
         bool, flag("--dry-run", "Print the runs and their estimated time only.")
     ] = False,
+    figures: Annotated[
+        bool, flag("--figures", "Draw the paper's figures as well; needs matplotlib.")
+    ] = False,
     list_studies: Annotated[bool, flag("--list", "List the studies and their rows.")] = False,
 ) -> None:
     """Run many configurations and print a table of means and 95 % intervals.
@@ -79,6 +82,8 @@ def study(
     for config in todo.configs.values():
         config.ready()
     failed = _run(chosen, todo, out)
+    if figures:
+        _draw(chosen, out)
     if failed:
         for cell, why in failed.items():
             console.note(f"{cell}: {why}")
@@ -120,6 +125,18 @@ def _run(chosen: Study, todo: StudyPlan, out: Path) -> dict[str, str]:
     names = ", ".join(str(out / f"study.{kind}") for kind in ("json", "md", "tex"))
     console.note(f"written: {names}")
     return failed
+
+
+def _draw(chosen: Study, out: Path) -> None:
+    from mini_fsod.study.figures import FOLDER, draw_figures
+    from mini_fsod.study.plan import read_plan
+    from mini_fsod.study.tables import gather_results
+
+    cells = read_plan(out)
+    written = draw_figures(out, gather_results(out, chosen, cells), cells)
+    names = dict.fromkeys(path.stem.rpartition("-")[0] for path in written)
+    where = f"{out / FOLDER}: {', '.join(names)}" if names else "no figures: no run is finished"
+    console.note(where)
 
 
 def _list(chosen: Sequence[Study]) -> None:

@@ -47,7 +47,9 @@ def study(
     figures: Annotated[
         bool, flag("--figures", "Draw the paper's figures as well; needs matplotlib.")
     ] = False,
-    list_studies: Annotated[bool, flag("--list", "List the studies and their rows.")] = False,
+    list_studies: Annotated[
+        bool, flag("--list", "List the studies, their runs and time; with NAME, its rows.")
+    ] = False,
 ) -> None:
     """Run many configurations and print a table of means and 95 % intervals.
 
@@ -58,7 +60,10 @@ def study(
     from mini_fsod.study import from_file, known, plan, studies
 
     if list_studies:
-        _list([from_file.find_study(name)] if name else list(known.STUDIES.values()))
+        if name:
+            _list_rows(from_file.find_study(name))
+        else:
+            _list_studies(list(known.STUDIES.values()))
         return
     if name is None or out is None:
         raise UserError(
@@ -139,19 +144,40 @@ def _draw(chosen: Study, out: Path) -> None:
     console.note(where)
 
 
-def _list(chosen: Sequence[Study]) -> None:
-    """Each study, and its rows with their number, settings and last stage."""
-    for n, one in enumerate(chosen):
-        axes = [("split", one.splits), ("K", one.shots), ("seed", one.seeds)]
-        over = [f"{word} {', '.join(map(str, values))}" for word, values in axes if values]
-        console.out.print("\n" * bool(n) + f"[bold]{console.plain(one.name)}[/]")
-        about = f"{one.about} {one.source}; {'; '.join(over)}".strip()
-        console.out.print(console.plain(about), soft_wrap=True)
-        table = console.columns("", "row", "settings", "last stage")
-        for number, row in enumerate(one.rows, 1):
-            label, settings = console.plain(row.label), console.plain(" ".join(row.sets))
-            table.add_row(str(number), label, settings, row.last)
-        console.table(table)
+def _list_studies(chosen: Sequence[Study]) -> None:
+    """Each study with its runs and the time that they take on the machine at hand."""
+    from mini_fsod.study.estimate import estimate_cells
+    from mini_fsod.study.from_file import fill_from_config
+    from mini_fsod.study.plan import plan_study
+
+    table = console.columns("study", ">runs", ">time", "what it is about")
+    device = ""
+    for one in chosen:
+        todo = plan_study(fill_from_config(one))
+        device = device or _device(todo)
+        times = estimate_cells(todo, todo, Path(one.name), device)
+        total = console.duration(sum(time.seconds for time in times))
+        name = f"[bold]{console.plain(one.name)}[/]"
+        table.add_row(name, str(len(todo.cells)), total, console.plain(one.about))
+    console.table(table)
+    on = "one GPU" if device == "cuda" else "this machine, which has no GPU"
+    console.note(
+        f"times are rough and for {on}; several processes share a study. mini study NAME --list "
+        "shows the rows, mini study NAME -o FOLDER --dry-run each run"
+    )
+
+
+def _list_rows(one: Study) -> None:
+    """The rows of a study with their number, settings and last stage."""
+    axes = [("split", one.splits), ("K", one.shots), ("seed", one.seeds)]
+    over = [f"{word} {', '.join(map(str, values))}" for word, values in axes if values]
+    console.out.print(f"[bold]{console.plain(one.name)}[/]: {console.plain(one.about)}")
+    console.out.print(console.plain("; ".join([one.source, *over, *one.sets])), soft_wrap=True)
+    table = console.columns("", "row", "settings", "last stage")
+    for number, row in enumerate(one.rows, 1):
+        settings = "\n".join(map(console.plain, row.sets))
+        table.add_row(str(number), console.plain(row.label), settings, row.last)
+    console.table(table)
 
 
 def _print_estimates(out: Path, todo: StudyPlan, whole: StudyPlan) -> None:

@@ -12,6 +12,7 @@ import pytest
 from mini_fsod.errors import UserError
 from mini_fsod.files import write_json
 from mini_fsod.runs import stages
+from mini_fsod.study.known import STUDIES
 
 Mini = Callable[..., tuple[int, str, str]]
 Runs = list[tuple[str, Any, dict[str, Any]]]

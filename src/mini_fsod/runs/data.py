@@ -28,8 +28,9 @@ from mini_fsod.data.subsets import (
     training_part,
     united,
 )
+from mini_fsod.data.text import shown
 from mini_fsod.detector.model import Detector
-from mini_fsod.errors import UserError
+from mini_fsod.errors import UserError, nearest
 from mini_fsod.eval.detections import DatasetDetections
 from mini_fsod.eval.inference import detect_all
 from mini_fsod.eval.score import score
@@ -157,7 +158,24 @@ class RunData:
 
     @cached_property
     def train(self) -> Dataset:
-        """The images to train on, with all their boxes.
+        """The images to train on, with all their boxes; none that shows `data.leave_out`."""
+        data, name = self._all_train, self._config.data.leave_out
+        if name is None:
+            return data
+        if name not in self.labels.novel:
+            raise UserError(
+                f"data.leave_out: {shown(name)} is no novel class of this run."
+                f"{nearest(name, self.labels.novel)}",
+                f"Novel classes: {', '.join(self.labels.novel)}.",
+            )
+        without = np.setdiff1d(np.arange(len(data)), data.boxes.image[is_of(data, (name,))])
+        images = console.count(len(data) - len(without), "image")
+        console.note(f"{images} that show {name} left out (data.leave_out)")
+        return data.select(without)
+
+    @cached_property
+    def _all_train(self) -> Dataset:
+        """The images to train on and to take shots from.
 
         Test images are left out, unless `data.train` names the image set.
         """
@@ -234,7 +252,7 @@ class RunData:
             return with_base_shots(shots, config, self.known, part, self.labels, None)
         if config.file is None:
             return shots
-        return with_base_shots(shots, config, self.train, part, self.labels, self.whole)
+        return with_base_shots(shots, config, self._all_train, part, self.labels, self.whole)
 
     @cached_property
     def novel_shots(self) -> Dataset:
@@ -243,7 +261,7 @@ class RunData:
         if config.file is not None:
             return shots_of_file(config, self._shot_file, self.whole, labels)
         wanted = LabelMap((), labels.novel) if self.is_open else labels
-        drawn = drawn_shots(config, self.whole, self.train, self._train_part, wanted)
+        drawn = drawn_shots(config, self.whole, self._all_train, self._train_part, wanted)
         return arranged(drawn, labels)
 
     @cached_property

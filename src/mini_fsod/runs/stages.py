@@ -15,6 +15,7 @@ import torch
 from mini_fsod import checkpoint, console
 from mini_fsod.config.schema import STAGES, TRAINED, Config
 from mini_fsod.data.folder import pictures_below
+from mini_fsod.detector.backbone import check_backbone
 from mini_fsod.device import torch_device
 from mini_fsod.errors import UserError, nearest
 from mini_fsod.files import (
@@ -92,6 +93,7 @@ def run(
         )
     results_store = results_store or out.parent / store.STORE
     _check_folder(out, config, results_store)
+    check_backbone(config.detector.backbone)
     device = device_of_process(torch_device(config.device))
     with team(device) as together:
         console.err.quiet = not together.leads

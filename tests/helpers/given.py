@@ -9,7 +9,13 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from helpers import shapes
+from helpers.tiny_run import config
+from mini_fsod import checkpoint
+from mini_fsod.labels import LabelMap
+from mini_fsod.runs.detectors import new_detector
 
 
 class Photos(NamedTuple):
@@ -34,6 +40,17 @@ def write_shots(path: Path, truth: dict[str, Any], number: int = 5) -> Path:
         "categories": [c for c in truth["categories"] if c["name"] == shapes.NOVEL],
     }
     path.write_text(json.dumps(content))
+    return path
+
+
+def write_detector(path: Path, classes: tuple[str, ...], novel: tuple[str, ...] = ()) -> Path:
+    """An untrained detector, whose scores differ from region to region."""
+    torch.manual_seed(0)
+    labels = LabelMap(classes, novel)
+    detector = new_detector(config(path.parent), len(labels.classes))
+    torch.nn.init.normal_(detector.predictor.classifier.weight, std=0.3)
+    torch.nn.init.normal_(detector.rpn_head.predict.weight, std=0.1)
+    checkpoint.save(path, detector, labels, {"stage": "base", "weights": None})
     return path
 
 

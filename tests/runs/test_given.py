@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from helpers import shapes
-from helpers.given import Photos, write_photos
+from helpers.given import Photos, write_detector, write_photos
 from helpers.tiny_run import SHORT, config, mini, weights
 from mini_fsod import checkpoint
 from mini_fsod.config.schema import STAGES, Config
@@ -22,7 +22,6 @@ from mini_fsod.labels import LabelMap
 from mini_fsod.mining.pairs import Pairs
 from mini_fsod.runs import stages
 from mini_fsod.runs.data import RunData
-from mini_fsod.runs.detectors import new_detector
 from runs.test_resume import killed_at
 
 KNOWN = ("red", "green")
@@ -38,16 +37,6 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Photos:
 def given(photos: Photos) -> Path:
     """An untrained detector of three classes, whose scores differ from region to region."""
     return write_detector(photos.root.parent / "given.safetensors", (*KNOWN, UNUSED))
-
-
-def write_detector(path: Path, classes: tuple[str, ...], novel: tuple[str, ...] = ()) -> Path:
-    torch.manual_seed(0)
-    labels = LabelMap(classes, novel)
-    detector = new_detector(config(path.parent), len(labels.classes))
-    torch.nn.init.normal_(detector.predictor.classifier.weight, std=0.3)
-    torch.nn.init.normal_(detector.rpn_head.predict.weight, std=0.1)
-    checkpoint.save(path, detector, labels, {"stage": "base", "weights": None})
-    return path
 
 
 def short(photos: Photos, given: Path, **changes: Any) -> Config:

@@ -70,7 +70,13 @@ def check_command(
     from mini_fsod.data.duplicates import copy_notes, leak_problems, same_content
     from mini_fsod.data.read import read_with_problems
     from mini_fsod.data.subsets import default_training_set
-    from mini_fsod.data.summary import base_problems, novel_notes, split_classes, summarize
+    from mini_fsod.data.summary import (
+        base_problems,
+        novel_notes,
+        split_classes,
+        summarize,
+        unlabelled_notes,
+    )
 
     name = name_of(data)
     refuse_split_with_novel(split, novel)
@@ -97,6 +103,7 @@ def check_command(
     problems = (problems or check.empty_problems(dataset, name)) + class_problems
     figures = summarize(dataset, labels, sizes, training, training_name)
     notes = [*dataset.notes, *copy_notes(dataset, duplicates), *novel_notes(figures)]
+    notes += unlabelled_notes(dataset, training)
     if as_json:
         result = figures | {"notes": notes, "problems": [asdict(p) for p in problems]}
         print(json.dumps(result, allow_nan=False))

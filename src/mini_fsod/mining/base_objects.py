@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 
 from mini_fsod import console
-from mini_fsod.data.dataset import Bools, Boxes, Dataset
+from mini_fsod.data.dataset import Bools, Boxes, Dataset, Ints
 from mini_fsod.detector.model import Detector
 from mini_fsod.eval.inference import detect_all
 from mini_fsod.files import is_file
 from mini_fsod.labels import LabelMap
-from mini_fsod.loader.schedule import each_once
+from mini_fsod.loader.schedule import Plan, each_once
 from mini_fsod.mining.candidates import Candidates, select_candidates
 from mini_fsod.mining.crops import images_per_batch
 from mini_fsod.mining.overlap import iou, pairs_within
@@ -42,17 +42,23 @@ def base_labels(labels: LabelMap) -> LabelMap:
 
 def find_base_objects(run: Run, data: Dataset, detector: Detector) -> Pairs:
     """Possible base objects, as pairs: detections of base classes above `mine.min_score`."""
-    section, views, labels = run.config.mine, run.config.views, run.data.labels
+    section, labels = run.config.mine, run.data.labels
     keys = run.config.detector.model_copy(update={"score_threshold": section.min_score})
     config = run.config.model_copy(update={"detector": keys})
     detector.settings = configured(detector.settings, config)
     batches, sizes = run.data.batches(data)
-    plans = each_once(sizes, images_per_batch(run), views.test, views.long)
+    plans = base_object_plans(run, sizes)
     bf16 = run.bf16(run.config.transfer)
     with console.progress("looking for base objects", len(plans)) as progress:
         found = detect_all(detector, counted(batches, progress), plans, run.device, bf16)
     pairs = pairs_from_detections(found, labels.classes, labels.base, section.min_score)
     return replace(pairs, files=data.files)
+
+
+def base_object_plans(run: Run, sizes: Ints) -> list[Plan]:
+    """The batches in which `find_base_objects` looks at pictures of sizes (I, 2)."""
+    views = run.config.views
+    return each_once(sizes, images_per_batch(run), views.test, views.long)
 
 
 def label_for_shots(run: Run, folder: Path) -> Dataset:

@@ -46,7 +46,7 @@ from mini_fsod.loader.cache import image_sizes
 from mini_fsod.loader.resident import Annotations, Batch, Resident
 from mini_fsod.loader.schedule import Plan, Schedule, each_once, reduced
 from mini_fsod.loader.stream import Stream
-from mini_fsod.runs.given import given_classes, refuse_shared_classes
+from mini_fsod.runs.given import with_given_classes
 from mini_fsod.runs.shots import (
     boxes_per_class,
     drawn_shots,
@@ -130,20 +130,10 @@ class RunData:
             classes = tuple(dict.fromkeys((*classes, *self._shot_file.classes)))
         by_name = split_by_name(config.split, classes) if config.split else None
         labels = by_name or split_by_novel(config.novel, classes)
-        given = given_classes(self._config.base)
-        if given is None:
+        if self._config.base.checkpoint is None:
             return _without_empty(labels, self.whole)
-        assert self._config.base.checkpoint is not None
-        refuse_shared_classes(given, labels.novel, self._config.base.checkpoint)
-        if by_name is not None:
-            return by_name  # the detector must have its base classes
-        left_out = [name for name in labels.base if name not in given]
-        if left_out:
-            console.note(
-                f"classes left out, which are neither new nor known to the given detector: "
-                f"{', '.join(left_out)}"
-            )
-        return LabelMap(given, labels.novel)
+        given = with_given_classes(labels, self._config.base)
+        return given if by_name is None else by_name  # of a split, the detector must be of it too
 
     @cached_property
     def test(self) -> Dataset | None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mini_fsod import checkpoint
+from mini_fsod import checkpoint, console
 from mini_fsod.config.schema import Base, Config
 from mini_fsod.config.values import torchvision_name
 from mini_fsod.data.text import shown
@@ -48,7 +48,22 @@ def _known_classes(given: Path) -> tuple[str, ...]:
     return checkpoint.read_header(checkpoint.find(given, "base")).labels.classes
 
 
-def refuse_shared_classes(base: Sequence[str], novel: Sequence[str], given: Path) -> None:
+def with_given_classes(labels: LabelMap, section: Base) -> LabelMap:
+    """The classes of `base.checkpoint` and the novel ones, which must not be the same."""
+    given = given_classes(section)
+    assert given is not None
+    assert section.checkpoint is not None
+    _refuse_shared_classes(given, labels.novel, section.checkpoint)
+    left_out = [name for name in labels.base if name not in given]
+    if left_out:
+        console.note(
+            "classes left out, which are neither new nor known to the given detector: "
+            f"{', '.join(left_out)}"
+        )
+    return LabelMap(given, labels.novel)
+
+
+def _refuse_shared_classes(base: Sequence[str], novel: Sequence[str], given: Path) -> None:
     """A UserError where a novel class is among the given detector's, however it is spelt."""
     spelt = {name.strip().casefold(): name for name in base}
     shared = [spelt[key] for name in novel if (key := name.strip().casefold()) in spelt]

@@ -112,6 +112,16 @@ def with_base_shots(
     return united(shots, arranged(balanced_set(train, drawn), labels))
 
 
+def pictures_to_label(train: Dataset, missing: Bools, shots: Dataset, seed: int) -> Dataset:
+    """Up to `LABELLED` pictures whose base labels are missing (I, B), without boxes, and those of
+    the shots with their boxes of novel classes.
+    """
+    images = np.flatnonzero(missing.any(axis=1))
+    order = np.random.default_rng(seed).permutation(len(images))
+    some = np.sort(images[order[:LABELLED]])
+    return united(train.with_boxes(NO_BOXES).select(some), shots)
+
+
 def _refuse_fewer_than(config: Shots, counts: Ints, novel: Sequence[str]) -> None:
     """A file with fewer boxes of a novel class than the user's K."""
     short = [f"{shown(n)} has {c}" for n, c in zip(novel, counts.tolist(), strict=True)
@@ -121,16 +131,6 @@ def _refuse_fewer_than(config: Shots, counts: Ints, novel: Sequence[str]) -> Non
             f"{config.file}: fewer boxes than shots.k={config.k}: {', '.join(short)}.",
             f"Add boxes, or set shots.k to {counts.min()}, the least of a class.",
         )
-
-
-def pictures_to_label(train: Dataset, missing: Bools, shots: Dataset, seed: int) -> Dataset:
-    """Up to `LABELLED` pictures whose base labels are missing (I, B), without boxes, and those of
-    the shots with their boxes of novel classes.
-    """
-    images = np.flatnonzero(missing.any(axis=1))
-    order = np.random.default_rng(seed).permutation(len(images))
-    some = np.sort(images[order[:LABELLED]])
-    return united(train.with_boxes(NO_BOXES).select(some), shots)
 
 
 def boxes_per_class(shots: Dataset) -> Ints:

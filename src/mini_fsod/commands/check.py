@@ -13,8 +13,7 @@ from typer import Option
 
 from mini_fsod import console
 from mini_fsod.commands.options import AsJson, Data, Novel, Split, Subset, app, flag
-from mini_fsod.data.archive import is_archive
-from mini_fsod.data.layout import data_folder, name_of
+from mini_fsod.data.layout import data_folder, is_archive, name_of
 from mini_fsod.errors import Problem, UserError, total
 from mini_fsod.files import is_file, real, write_image
 from mini_fsod.labels import LabelMap, refuse_split_with_novel

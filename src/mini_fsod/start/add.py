@@ -16,8 +16,8 @@ import torch
 from mini_fsod import checkpoint, console
 from mini_fsod.config.load import KEYS, resolve
 from mini_fsod.config.schema import TRAINED, Config
-from mini_fsod.data.archive import is_archive
 from mini_fsod.data.dataset import Bools, Boxes, Dataset
+from mini_fsod.data.layout import is_archive
 from mini_fsod.data.subsets import arranged, is_of
 from mini_fsod.data.text import shown
 from mini_fsod.data.write import write_coco

@@ -86,6 +86,12 @@ class RunData:
                 "The training images have no boxes of base classes.",
                 f"Check data.train and data.novel; `mini check {config.data.root}` counts boxes.",
             )
+        if len(stages) > 1 and self.is_open and config.base.sure is None:
+            raise UserError(
+                "Base labels are missing, and base.sure is null: nothing would stand in for them, "
+                "and the base classes would be forgotten.",
+                "Set base.sure, for example to 0.7.",
+            )
         if "online" in stages and self.is_open and not config.online.uses_pool:
             raise UserError(
                 "Base labels are missing, so re-training needs what mining knows of base objects; "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -165,7 +165,7 @@ def _read_folder(
         return _read_export(reader, export, export.name, root or path)
     files, foreign = coco_files(path, without)
     if files:
-        return _with_note(foreign, *_read_coco_files(data_folder(path), files, subset))
+        return _with_note(foreign, *read_coco_sets(data_folder(path), files, subset))
     years = other_folders(path)
     if years:
         folder = path
@@ -211,9 +211,10 @@ def _with_note(
     return replace(data, notes=notes), problems
 
 
-def _read_coco_files(
-    root: Path, files: dict[str, Path], subset: str | None
+def read_coco_sets(
+    root: Path, files: Mapping[str, Path], subset: str | None = None
 ) -> tuple[Dataset, list[Problem]]:
+    """COCO files as the image sets of one data set, or one of them alone; and their problems."""
     if subset is not None and subset not in files:
         raise UserError(
             f"The data has no image set {shown(subset)}.{nearest(subset, files)}",

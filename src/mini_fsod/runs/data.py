@@ -27,6 +27,8 @@ from mini_fsod.data.subsets import (
     testing_part,
     training_part,
     united,
+    without_class,
+    without_empty,
 )
 from mini_fsod.detector.model import Detector
 from mini_fsod.errors import UserError
@@ -45,7 +47,7 @@ from mini_fsod.loader.cache import image_sizes
 from mini_fsod.loader.resident import Annotations, Batch, Resident
 from mini_fsod.loader.schedule import Plan, Schedule, each_once, reduced
 from mini_fsod.loader.stream import Stream
-from mini_fsod.runs.given import with_given_classes
+from mini_fsod.runs.given import check_without_labels, with_given_classes
 from mini_fsod.runs.shots import (
     boxes_per_class,
     drawn_shots,
@@ -85,18 +87,8 @@ class RunData:
                 "The training images have no boxes of base classes.",
                 f"Check data.train and data.novel; `mini check {config.data.root}` counts boxes.",
             )
-        if len(stages) > 1 and self.is_open and config.base.sure is None:
-            raise UserError(
-                "Base labels are missing, and base.sure is null: nothing would stand in for them, "
-                "and the base classes would be forgotten.",
-                "Set base.sure, for example to 0.7.",
-            )
-        if "online" in stages and self.is_open and not config.online.uses_pool:
-            raise UserError(
-                "Base labels are missing, so re-training needs what mining knows of base objects; "
-                "these keys leave mining out.",
-                "Set online.oracle to false, and online.mingle.rcnn to true.",
-            )
+        if self.is_open:
+            check_without_labels(config, stages)
         with_shots = {"transfer", "scan", "mine"}
         with_shots |= {"tune"} if config.tune.data != "none" else set()
         with_shots |= {"online"} if config.online.shots else set()
@@ -105,7 +97,7 @@ class RunData:
             if config.shots.file is not None:
                 refuse_missing_pictures(config.shots.file, shots)
             if not self.is_open:
-                assert self.shots  # refuses too few of a base class
+                _ = self.shots  # refuses too few of a base class
         if "transfer" in stages and config.transfer.checkpoint is None:
             labelled = arranged(base_set(self.train, self.labels), LabelMap(self.labels.base, ()))
             note_tiny_shots(self.novel_shots, self.labels.novel, labelled, config)
@@ -136,7 +128,7 @@ class RunData:
         by_name = split_by_name(config.split, classes) if config.split else None
         labels = by_name or split_by_novel(config.novel, classes)
         if self._config.base.checkpoint is None:
-            return _without_empty(labels, self.whole)
+            return without_empty(labels, self.whole)
         given = with_given_classes(labels, self._config.base)
         return given if by_name is None else by_name  # of a split, the detector must be of it too
 
@@ -153,7 +145,18 @@ class RunData:
 
     @cached_property
     def train(self) -> Dataset:
-        """The images to train on, with all their boxes.
+        """The images to train on, with all their boxes; none that shows `data.leave_out`."""
+        data, name = self._all_train, self._config.data.leave_out
+        if name is None:
+            return data
+        part = without_class(data, name, self.labels)
+        images = console.count(len(data) - len(part), "image")
+        console.note(f"{images} that show {name} left out (data.leave_out)")
+        return part
+
+    @cached_property
+    def _all_train(self) -> Dataset:
+        """The images to train on and to take shots from.
 
         Test images are left out, unless `data.train` names the image set.
         """
@@ -230,7 +233,7 @@ class RunData:
             return with_base_shots(shots, config, self.known, part, self.labels, None)
         if config.file is None:
             return shots
-        return with_base_shots(shots, config, self.train, part, self.labels, self.whole)
+        return with_base_shots(shots, config, self._all_train, part, self.labels, self.whole)
 
     @cached_property
     def novel_shots(self) -> Dataset:
@@ -239,7 +242,7 @@ class RunData:
         if config.file is not None:
             return shots_of_file(config, self._shot_file, self.whole, labels)
         wanted = LabelMap((), labels.novel) if self.is_open else labels
-        drawn = drawn_shots(config, self.whole, self.train, self._train_part, wanted)
+        drawn = drawn_shots(config, self.whole, self._all_train, self._train_part, wanted)
         return arranged(drawn, labels)
 
     @cached_property
@@ -390,11 +393,3 @@ def counted(batches: Batches, report: Callable[..., None]) -> Batches:
             yield batch
 
     return source
-
-
-def _without_empty(labels: LabelMap, data: Dataset) -> LabelMap:
-    """Without base classes that have no boxes: labelling sites export the project's name as one."""
-    empty = [name for name in labels.base if not is_of(data, (name,)).any()]
-    if empty:
-        console.note(f"classes without boxes left out: {', '.join(empty)}")
-    return LabelMap(tuple(name for name in labels.base if name not in empty), labels.novel)

@@ -28,7 +28,9 @@ from mini_fsod.data.subsets import (
 )
 from mini_fsod.detector.model import Detector
 from mini_fsod.errors import UserError
+from mini_fsod.eval.errors import error_figures
 from mini_fsod.eval.inference import detect_all
+from mini_fsod.eval.kept_detections import write_detections
 from mini_fsod.eval.score import score
 from mini_fsod.files import real
 from mini_fsod.labels import LabelMap, split_by_name, split_by_novel
@@ -40,10 +42,10 @@ from mini_fsod.loader.stream import Stream
 from mini_fsod.runs.shots import (
     boxes_per_class,
     drawn_shots,
-    note_tiny_shots,
     read_shot_file,
     refuse_missing_pictures,
     shots_from_file,
+    tiny_shot_notes,
 )
 from mini_fsod.train.distributed import Team
 from mini_fsod.train.loop import Feed
@@ -72,20 +74,26 @@ class RunData:
                 "The training images have no boxes of base classes.",
                 f"Check data.train and data.novel; `mini check {config.data.root}` counts boxes.",
             )
-        with_shots = {"transfer", "scan", "mine"}
-        with_shots |= {"tune"} if config.tune.data != "none" else set()
-        with_shots |= {"online"} if config.online.shots else set()
-        if with_shots & {*stages}:
+        if self.uses_shots(stages):
             shots = self.shots  # refuses too few
             if config.shots.file is not None:
                 refuse_missing_pictures(config.shots.file, shots)
         if "transfer" in stages and config.transfer.checkpoint is None:
-            note_tiny_shots(self.shots, self.labels.novel, self.base, config)
+            for line in tiny_shot_notes(self.shots, self.labels.novel, self.base, config):
+                console.note(line)
         if stages and self.test is None:
             console.note(
                 "no test set, so nothing will be scored: name one in data.test, or call a folder "
                 "or annotation file test or val"
             )
+
+    def uses_shots(self, stages: Sequence[str]) -> bool:
+        """Whether one of these stages needs the shots."""
+        config = self._config
+        with_shots = {"transfer", "scan", "mine"}
+        with_shots |= {"tune"} if config.tune.data != "none" else set()
+        with_shots |= {"online"} if config.online.shots else set()
+        return bool(with_shots & {*stages})
 
     # Data sets
 
@@ -250,8 +258,12 @@ class RunData:
 
     # Scores
 
-    def score(self, detector: Detector, labels: LabelMap, bf16: bool) -> dict[str, Any]:
-        """The detector's scores on the test set, as `eval.score.score` gives them."""
+    def score(
+        self, detector: Detector, labels: LabelMap, bf16: bool, file: Path | None = None
+    ) -> dict[str, Any]:
+        """The detector's scores on the test set, as `eval.score.score` gives them, and its errors
+        as `eval.errors.error_figures` does. The detections are written into `file`.
+        """
         metric, views = self._config.data.metric, self._config.views
         if self.test is None:
             nothing = dict.fromkeys(("nAP50", "bAP50", "AP50", "test_set"))
@@ -262,7 +274,11 @@ class RunData:
         plans = each_once(sizes, size, views.test, views.long)
         with console.progress("testing", len(plans)) as report:
             found = detect_all(detector, counted(batches, report), plans, self._device, bf16)
-        return score(data, found, labels, metric) | {"test_set": self.test.digest}
+        if file is not None:
+            write_detections(file, found, data)
+        errors = error_figures(data, found, labels, metric)
+        figures = score(data, found, labels, metric)
+        return figures | {"test_set": self.test.digest, "errors": errors}
 
 
 @lru_cache(maxsize=1)  # the runs of a study, one after another, share it

@@ -99,12 +99,13 @@ def refuse_missing_pictures(file: Path, shots: Dataset) -> None:
         )
 
 
-def note_tiny_shots(shots: Dataset, novel: tuple[str, ...], base: Dataset, config: Config) -> None:
-    """Warn of novel classes whose shots are too small to learn from."""
+def tiny_shot_notes(
+    shots: Dataset, novel: tuple[str, ...], base: Dataset, config: Config
+) -> list[str]:
+    """A warning for each novel class whose shots are too small to learn from."""
     short, long = config.views.test, config.views.long
     usual = box_sides(base.with_boxes(base.boxes.take(is_target(base))), short, long)
     least = TINY * min(config.detector.anchors)
     if np.isfinite(usual).any():
         least = min(least, float(np.nanmedian(usual)) / 2)
-    for line in tiny_shots(shots, novel, short, long, least):
-        console.note(line)
+    return tiny_shots(shots, novel, short, long, least)

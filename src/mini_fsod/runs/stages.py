@@ -17,6 +17,7 @@ from mini_fsod.config.schema import STAGES, TRAINED, Config
 from mini_fsod.data.folder import pictures_below
 from mini_fsod.device import torch_device
 from mini_fsod.errors import UserError, nearest
+from mini_fsod.eval.kept_detections import detections_file
 from mini_fsod.files import (
     CHECKPOINT_FILE,
     CONFIG_FILE,
@@ -36,6 +37,7 @@ from mini_fsod.runs import store
 from mini_fsod.runs.base import base
 from mini_fsod.runs.data import RunData
 from mini_fsod.runs.detectors import load_detector, to_device
+from mini_fsod.runs.facts import write_data_facts
 from mini_fsod.runs.identity import file_content, stage_key, stages_of
 from mini_fsod.runs.pool import EXTRA_POOL, POOL, edits, refresh_pools
 from mini_fsod.runs.results import advice, device_name, say_figures, write_results
@@ -192,6 +194,8 @@ class _Pipeline:
             self._out.mkdir(parents=True, exist_ok=True)
             store.remove_leftovers(self._out)
             write_bytes(self._out / CONFIG_FILE, self._config.to_yaml().encode())
+            data = self._run.data
+            write_data_facts(self._out, data, self._config, data.uses_shots(wanted))
         results: dict[str, Any] = {}
         for stage in wanted:
             self._key(stage)
@@ -269,7 +273,9 @@ class _Pipeline:
             if run.team.leads:
                 store.copy_file(given, folder / CHECKPOINT_FILE)
                 for score in given.resolve().parent.glob("score-*.json"):
-                    store.copy_file(score, folder / score.name)
+                    for file in (score, detections_file(score)):
+                        if is_file(file):
+                            store.copy_file(file, folder / file.name)
         elif run.team.leads or stage not in ON_ONE_PROCESS:
             figures = STAGE[stage](run, folder)
         if run.team.leads:
@@ -289,7 +295,10 @@ class _Pipeline:
         return None
 
     def _score(self, stage: str, folder: Path) -> dict[str, Any]:
-        """The scores of a detector on the test set; kept beside it, a file for each test set."""
+        """The scores of a detector on the test set; kept beside it, a file for each test set.
+
+        So are its detections, and what it gets wrong ("errors" in the file alone), for reports.
+        """
         run, config = self._run, self._config
         metrics = store.read_metrics(folder) or {}
         test = run.data.digest_of("test")
@@ -302,10 +311,13 @@ class _Pipeline:
             begun = time.perf_counter()
             section = getattr(config, stage)
             detector = to_device(saved.detector, run.device)
-            figures = run.data.score(detector, saved.labels, run.bf16(section))
+            bf16 = run.bf16(section)
+            figures = run.data.score(detector, saved.labels, bf16, detections_file(path))
             write_json(path, figures | {"test_seconds": time.perf_counter() - begun})
         wait_for_all(run.team)
-        return store.read_score(path) or {}
+        figures = store.read_score(path) or {}
+        figures.pop("errors", None)
+        return figures | {"score": path.name}
 
     def _say_edits(self, mined: Path) -> None:
         about = edits(self._out, mined)

@@ -278,16 +278,14 @@ def image_cell(
 ) -> Image.Image:
     """The image (index) with its boxes, scaled to fit the cell (width, height)."""
     try:
-        picture, width = _read(dataset, image, cell)
+        fitted, scale = read_fitted(dataset, image, cell)
     except (PictureError, UserError) as error:
         return _note(cell, Path(dataset.files[image]).name, error.what)
-    # Scaled before the boxes are drawn, so that lines and captions are crisp.
-    fitted = _fit(picture, cell)
     drawn = dataset.boxes.take(np.arange(*dataset.offsets[image : image + 2]))
     names = [dataset.classes[label] for label in drawn.label]
     novel = [name in labels.novel for name in names]
     with np.errstate(over="ignore", invalid="ignore"):
-        scaled = drawn.xyxy * (fitted.width / width)
+        scaled = drawn.xyxy * scale
     return draw_boxes(
         fitted,
         scaled,
@@ -297,12 +295,19 @@ def image_cell(
     )
 
 
-def _read(dataset: Dataset, image: int, cell: tuple[int, int]) -> tuple[Image.Image, int]:
-    """The image, turned as its boxes expect and about as large as the cell, and its full width."""
+def read_fitted(
+    dataset: Dataset, image: int, cell: tuple[int, int]
+) -> tuple[Image.Image, float]:
+    """The image, turned as its boxes expect and scaled to fit the cell (width, height), and the
+    scale.
+
+    It is scaled before boxes are drawn, so that lines and captions are crisp.
+    """
     path = dataset.path(image)
     width, height = drawn_size(*picture_size(path), tuple(dataset.sizes[image].tolist()))
     pixels = decode(path, max(cell), 8 * max(cell), (height, width))
-    return Image.fromarray(pixels), width
+    fitted = _fit(Image.fromarray(pixels), cell)
+    return fitted, fitted.width / width
 
 
 def _note(cell: tuple[int, int], *lines: str) -> Image.Image:

@@ -22,6 +22,7 @@ CONTENTS = {
     "Start": ("demo", "presets"),
     "Data": ("check", "sample", "demo-data"),
     "Training": ("run", "mine", "runs", "pretrain", "study"),
+    "Results": ("report", "doctor"),
     "Detectors": ("predict", "eval", "checkpoint"),
 }
 

@@ -33,6 +33,7 @@ from mini_fsod.files import (
 from mini_fsod.mining.choose import check_mining, mine
 from mini_fsod.mining.scan import scan
 from mini_fsod.online.retrain import online
+from mini_fsod.report.causes_stages import stage_findings
 from mini_fsod.runs import store
 from mini_fsod.runs.base import base
 from mini_fsod.runs.data import RunData
@@ -40,7 +41,7 @@ from mini_fsod.runs.detectors import load_detector, to_device
 from mini_fsod.runs.facts import write_data_facts
 from mini_fsod.runs.identity import file_content, stage_key, stages_of
 from mini_fsod.runs.pool import EXTRA_POOL, POOL, edits, refresh_pools
-from mini_fsod.runs.results import advice, device_name, say_figures, write_results
+from mini_fsod.runs.results import device_name, say_figures, write_results
 from mini_fsod.runs.run import Run
 from mini_fsod.tfa.transfer import transfer
 from mini_fsod.tfa.tune import tune
@@ -244,8 +245,8 @@ class _Pipeline:
             console.note(f"{stage}: found in {folder}")
         elif leads:
             say_figures(stage, figures)
-            for line in advice(stage, self._figures):
-                console.note(line)
+            for finding in stage_findings(stage, self._figures):
+                console.note(finding.line())
 
     def _discard(self, stage: str, folder: Path) -> None:
         """Forget a result that is to be repeated, if it is this run's alone."""

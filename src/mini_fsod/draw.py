@@ -41,11 +41,13 @@ def draw_boxes(
     captions: Sequence[str],
     colours: Sequence[Rgb],
     dashed: Sequence[bool] = (),
+    line: int = 1,
 ) -> Image.Image:
     """A copy of the picture with B boxes drawn; with zero boxes the picture itself.
 
     xyxy: (B, 4) left, top, right, bottom in pixels. Lines run just outside the box, so that small
-    objects stay visible. An empty caption is not drawn. Boxes that are not finite are left out.
+    objects stay visible; they are at least `line` pixels wide. An empty caption is not drawn. Boxes
+    that are not finite are left out.
     """
     boxes = np.asarray(xyxy, dtype=np.float64).reshape(-1, 4)
     if not len(boxes):
@@ -54,7 +56,7 @@ def draw_boxes(
     canvas = ImageDraw.Draw(drawn, "RGBA")
     # Scaled by the longer side, so that all pictures of a sheet have one text size; strips aside.
     side = min(max(drawn.size), 3 * min(drawn.size))
-    line = max(1, round(side / 160))
+    line = max(line, round(side / 160))
     font = font_for(max(10, round(8 + side / 45)), *captions)  # grows more slowly than the picture
     frames = [_frame(box, drawn.size, line) for box in boxes.tolist()]
     for k, frame in enumerate(frames):
@@ -295,9 +297,7 @@ def image_cell(
     )
 
 
-def read_fitted(
-    dataset: Dataset, image: int, cell: tuple[int, int]
-) -> tuple[Image.Image, float]:
+def read_fitted(dataset: Dataset, image: int, cell: tuple[int, int]) -> tuple[Image.Image, float]:
     """The image, turned as its boxes expect and scaled to fit the cell (width, height), and the
     scale.
 

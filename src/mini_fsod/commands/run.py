@@ -19,6 +19,7 @@ from mini_fsod.commands.options import (
     command_line,
     out_option,
 )
+from mini_fsod.errors import brief
 from mini_fsod.files import CONFIG_FILE, is_file
 
 
@@ -71,6 +72,7 @@ def run_command(
         return
     console.table(stage_table(results))
     console.note(f"results: {out / 'results.json'}")
+    note_report(out)
     if "tune" in results["stages"]:
         console.note(f"try it: mini predict {shlex.quote(str(out))} IMAGES --draw drawn")
 
@@ -83,6 +85,16 @@ def _source_and_folder(config: str) -> tuple[str, Path]:
     if config not in PRESETS and is_file(path / CONFIG_FILE):
         return str(path / CONFIG_FILE), path
     return config, Path("runs") / path.stem
+
+
+def note_report(run: Path) -> None:
+    """Write the report of a run that has ended. What goes wrong there is no failure of the run."""
+    from mini_fsod.report.page import write_report
+
+    try:
+        console.note(f"report: {write_report(run)}")
+    except Exception as error:  # the run has its results: nothing about the report may hide that
+        console.note(f"no report: {brief(str(error) or type(error).__name__)} (mini report {run})")
 
 
 def stage_table(results: dict[str, Any]) -> Table:

@@ -191,7 +191,7 @@ def crop_with_box(
     part = picture.resize(size, Image.Resampling.BICUBIC, box=(x0, y0, x1, y1))
     square.paste(part, (round((x0 - left) * scale), round((y0 - top) * scale)))
     box = ((x - left) * scale, (y - top) * scale, (x + w - left) * scale, (y + h - top) * scale)
-    return draw_boxes(square, [box], [""], [colour], [dashed])
+    return draw_boxes(square, [box], [""], [colour], [dashed], line=2)
 
 
 def _stack(pictures: list[Image.Image]) -> Image.Image:

@@ -14,7 +14,7 @@ from mini_fsod import console
 from mini_fsod.report.finding import BLOCKS, MAJOR, SOME, WORTH_KNOWING, Finding, new_setting
 from mini_fsod.report.run_files import RunFiles
 
-POOR = 0.6  # AP50 of a new class, as a share of the base classes' mean, below which it needs a cause
+POOR = 0.6  # of the base classes' mean AP50: a new class below it needs an explanation
 SIMILAR = 0.82  # two spellings of one name
 WIDE = 20.0  # points of nAP50 in its 95 % interval: too wide to compare settings by
 FEW_BOXES = 15  # test boxes of a class

@@ -1,7 +1,7 @@
 """Causes in mining: no candidates, a threshold too high or too low, one class that takes the pool.
 
-They are in `thresholds.json`, in `audit.json` where hidden objects are annotated, and in what people
-have corrected.
+They are in `thresholds.json`, in `audit.json` where hidden objects are annotated, and in what
+people have corrected.
 """
 
 from __future__ import annotations

@@ -69,9 +69,7 @@ def _figure(title: str, description: str, content: Html, height: int = HEIGHT) -
     return tag("figure", tag("figcaption", title), drawn, class_="chart-box")
 
 
-def _axes(
-    x_ticks: Sequence[tuple[float, str]], y_ticks: Sequence[tuple[float, str]]
-) -> list[Html]:
+def _axes(x_ticks: Sequence[tuple[float, str]], y_ticks: Sequence[tuple[float, str]]) -> list[Html]:
     """Grid lines and labels at positions in pixels."""
     base = TOP + INNER_HEIGHT
     parts = []
@@ -90,6 +88,11 @@ def _line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Html:
     return tag("line", class_=class_, **{name: _number(value) for name, value in ends.items()})
 
 
+def _bar(x: float, y: float, width: float, height: float, class_: str) -> Html:
+    box = {"x": x, "y": y, "width": width, "height": height}
+    return tag("rect", class_=class_, **{name: _number(value) for name, value in box.items()})
+
+
 def _text(x: float, y: float, words: object, class_: str) -> Html:
     return tag("text", words, x=_number(x), y=_number(y), class_=class_)
 
@@ -105,7 +108,7 @@ def histogram(
     """Stacked bars of scores from `low` to `high`, and the threshold.
 
     There are always many more low scores than high ones. Bars that are more than three times as
-    high as the highest one above the threshold are cut, and say their number.
+    high as the highest one above the threshold are cut; the title says how high they are.
     """
     span = max(high - low, 1e-9)
     counts = [[0] * bins for _ in parts]
@@ -126,18 +129,13 @@ def histogram(
             height = min(row[n] * scale, room)
             if height > 0:
                 y -= height
-                box = {"x": LEFT + n * width + 0.5, "y": y, "width": width - 1, "height": height}
-                shapes.append(
-                    tag("rect", class_=part.class_, **{k: _number(v) for k, v in box.items()})
-                )
+                shapes.append(_bar(LEFT + n * width + 0.5, y, width - 1, height, part.class_))
         if totals[n] > top:
             x = LEFT + (n + 0.5) * width
-            cut = f"M{_number(x - width / 2)} {TOP + 5}l{_number(width / 2)} -4l"
-            shapes.append(tag("path", class_="cut", d=f"{cut}{_number(width / 2)} 4"))
-    cut_bars = [n for n in range(bins) if totals[n] > top]
-    if cut_bars:
-        most = max(totals[n] for n in cut_bars)
-        shapes.append(_text(LEFT + (cut_bars[-1] + 1) * width + 3, TOP + 6, f"to {most:,}", "tick start"))
+            start = f"M{_number(x - width / 2)} {TOP + 5}l{_number(width / 2)} -4l"
+            shapes.append(tag("path", class_="cut", d=f"{start}{_number(width / 2)} 4"))
+    if max(totals, default=0) > top:
+        title += f" (bars that are cut reach {max(totals):,})"
     if threshold is not None and low <= threshold <= high:
         x = LEFT + (threshold - low) / span * INNER_WIDTH
         shapes.append(_line(x, TOP - 4, x, TOP + INNER_HEIGHT, "threshold"))
@@ -154,8 +152,8 @@ def histogram(
         ],
     )
     said = ", ".join(f"{len(part.values):,} {part.name}" for part in parts)
-    at = "" if threshold is None else f"; threshold {threshold:.3f}"
-    return _figure(title, f"Histogram of scores: {said}{at}.", join(axes, shapes))
+    cut = "" if threshold is None else f"; threshold {threshold:.3f}"
+    return _figure(title, f"Histogram of scores: {said}{cut}.", join(axes, shapes))
 
 
 def lines(title: str, series: Sequence[Series], zero: bool = True, unit: str = "") -> Html:
@@ -176,16 +174,14 @@ def lines(title: str, series: Sequence[Series], zero: bool = True, unit: str = "
         return across, TOP + INNER_HEIGHT * (1 - (y - low) / (high - low))
 
     shapes = []
-    taken: list[float] = []
     ends = sorted(range(len(thin)), key=lambda n: place(*thin[n].points[-1])[1])
     for n, one in enumerate(thin):
-        path = "L".join(f"{_number(x)} {_number(y)}" for x, y in (place(*p) for p in one.points))
+        corners = (place(*point) for point in one.points)
+        path = "L".join(f"{_number(x)} {_number(y)}" for x, y in corners)
         shapes.append(tag("path", class_=f"line line-{n % 4}", d=f"M{path}"))
-    for n in ends:
-        y = place(*thin[n].points[-1])[1] + 3.5
-        y = max(y, taken[-1] + LABEL_SPACE) if taken else y
-        taken.append(y)
-        if len(thin) > 1:
+    if len(thin) > 1:
+        wanted = [place(*thin[n].points[-1])[1] + 3.5 for n in ends]
+        for n, y in zip(ends, apart(wanted, TOP, TOP + INNER_HEIGHT), strict=True):
             shapes.append(_text(right + 5, y, thin[n].name, f"name name-{n % 4}"))
     axes = _axes(
         [(place(v, low)[0], tick_label(v)) for v in ticks(x0, x1, 3)],
@@ -194,6 +190,20 @@ def lines(title: str, series: Sequence[Series], zero: bool = True, unit: str = "
     last = ", ".join(f"{one.name} {one.points[-1][1]:.3g}" for one in thin)
     said = f"Lines over {x1:,.0f} iterations; at the end: {last}{unit}."
     return _figure(title, said, join(axes, shapes))
+
+
+def apart(wanted: Sequence[float], top: float, bottom: float) -> list[float]:
+    """Positions of labels, in this order and LABEL_SPACE apart, near those wanted (ascending).
+
+    They end at `bottom`, and begin above `top` only where they do not fit between both.
+    """
+    placed: list[float] = []
+    for y in wanted:
+        placed.append(max(y, placed[-1] + LABEL_SPACE) if placed else max(y, top))
+    for n in reversed(range(len(placed))):
+        most = bottom if n == len(placed) - 1 else placed[n + 1] - LABEL_SPACE
+        placed[n] = min(placed[n], most)
+    return placed
 
 
 def _averaged(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -15,7 +15,7 @@ from mini_fsod.eval.detections import DatasetDetections
 from mini_fsod.eval.errors import OTHER_NAMES, Judged, judge_detections, thresholds_of
 from mini_fsod.eval.kept_detections import read_kept_detections
 from mini_fsod.labels import LabelMap
-from mini_fsod.mining.audit import FALSE, TRUE
+from mini_fsod.mining.audit import BACKGROUND, FALSE, LOOSE, TRUE
 from mini_fsod.mining.contact_sheet import KINDS, RIGHT_COLOUR
 from mini_fsod.report.pictures import RunPictures
 from mini_fsod.report.run_files import RunFiles
@@ -50,7 +50,8 @@ def read_detected(run: RunFiles, pictures: RunPictures) -> Detected | None:
     if data is None or found is None:
         return None
     thresholds = thresholds_of(run.errors, labels)
-    return Detected(data, labels, found, thresholds, judge_detections(data, found, thresholds, labels))
+    judged = judge_detections(data, found, thresholds, labels)
+    return Detected(data, labels, found, thresholds, judged)
 
 
 def best_and_worst(detected: Detected, best: int, worst: int) -> tuple[Ints, Ints]:
@@ -92,13 +93,20 @@ def in_words(detected: Detected, image: int) -> str:
         if name in novel and not judged.matched[b]:
             on = int(judged.taken_for[b])
             word = OTHER_NAMES.get(on) or labels.classes[on]
-            parts.append(f"missed {name}" + ("" if word == "background" else f" ({word})"))
+            parts.append(f"missed {name}" + _taken(word))
     rows = np.flatnonzero((judged.found.image == image) & (judged.kind == FALSE))
     wrong = [labels.classes[k] for k in judged.found.label[rows].tolist()]
     wrong = [name for name in wrong if name in novel]
     if wrong:
         parts.append(f"wrong {_listed(wrong)}")
     return "; ".join(dict.fromkeys(parts)) or "nothing to find, nothing found"
+
+
+def _taken(word: str) -> str:
+    """What became of a box that was missed."""
+    if word == OTHER_NAMES[BACKGROUND]:
+        return ""
+    return f" ({word})" if word == OTHER_NAMES[LOOSE] else f" (taken for {word})"
 
 
 def _listed(names: list[str]) -> str:
@@ -113,16 +121,19 @@ def draw_truth(detected: Detected, image: int, cell: tuple[int, int]) -> Image.I
     rows = np.arange(*data.offsets[image : image + 2])
     names = [labels.classes[k] for k in data.boxes.label[rows].tolist()]
     novel = [name in labels.novel or not labels.novel for name in names]
-    missed = [not judged.matched[row] for row in rows.tolist()]
+    missed = [
+        new and not judged.matched[row] for new, row in zip(novel, rows.tolist(), strict=True)
+    ]
+    words = [f"missed {n}" if gone else n for n, gone in zip(names, missed, strict=True)]
     return draw_boxes(
         picture,
         data.boxes.xyxy[rows] * scale,
-        _captions(names, novel, [f"missed {n}" if m else n for n, m in zip(names, missed, strict=True)]),
+        _captions(names, novel, words),
         [
             BASE_COLOUR if not new else NOVEL_COLOUR if gone else RIGHT_COLOUR
             for new, gone in zip(novel, missed, strict=True)
         ],
-        [new and gone for new, gone in zip(novel, missed, strict=True)],
+        missed,
     )
 
 

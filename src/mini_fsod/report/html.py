@@ -11,7 +11,10 @@ from string import Template
 
 from mini_fsod.console import CONTROLS
 
-VOID = ("img", "meta", "br", "line", "rect", "path", "circle")  # elements without content
+VOID = ("img", "line", "rect", "path")  # elements without content; those of SVG must be closed
+
+
+NONE = "\N{EN DASH}"  # in place of a figure that is not known
 
 
 class Html(str):
@@ -42,8 +45,8 @@ def tag(name: str, *content: object, **attributes: object) -> Html:
             continue
         word = key.rstrip("_").replace("_", "-")
         shown.append(f" {word}" if value is True else f' {word}="{text(value)}"')
-    opening = f"<{name}{''.join(shown)}>"
-    return Html(opening if name in VOID and not content else f"{opening}{join(*content)}</{name}>")
+    opening = f"<{name}{''.join(shown)}"
+    return Html(f"{opening}/>" if name in VOID else f"{opening}>{join(*content)}</{name}>")
 
 
 def join(*content: object) -> Html:
@@ -57,7 +60,7 @@ def join(*content: object) -> Html:
     return Html("".join(parts))
 
 
-def table(
+def data_table(
     caption: str, head: Sequence[object], rows: Sequence[Sequence[object]], numbers: int = 1
 ) -> Html:
     """A table whose first column names the rows; the others, from `numbers` on, are numbers.
@@ -91,7 +94,7 @@ def section(name: str, title: str, *content: object) -> Html:
     return tag("section", heading, join(*content), id=name, aria_labelledby=f"{name}-title")
 
 
-def note(*content: object) -> Html:
+def aside(*content: object) -> Html:
     return tag("p", *content, class_="note")
 
 

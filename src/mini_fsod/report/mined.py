@@ -1,4 +1,4 @@
-"""What was mined, as the report shows it: candidates, those in the pool, and the verdict on each."""
+"""What was mined, as the report shows it: candidates, the pool, and the verdict on each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pictures of a report: what is left of a run's data, and tiles that are small enough to inline."""
+"""The pictures of a report: what is left of a run's data, and small pictures to inline."""
 
 from __future__ import annotations
 

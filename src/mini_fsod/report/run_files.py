@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,12 +132,12 @@ def read_run(folder: Path) -> RunFiles:
 
     config = attempt(lambda: resolve(str(folder / CONFIG_FILE)), None)
     results = attempt(lambda: read_state_file(folder / RESULTS, Results, RUN_AGAIN), None) or {}
-    stages = {}
-    for stage in STAGES:
-        target = folder / stage
-        if is_folder(target):
-            stages[stage] = attempt(lambda t=target, s=stage: _read_stage(t, s, results), None)
-    stages = {name: stage for name, stage in stages.items() if stage is not None}
+    read = {
+        stage: attempt(partial(_read_stage, folder / stage, stage, results), None)
+        for stage in STAGES
+        if is_folder(folder / stage)
+    }
+    stages = {name: stage for name, stage in read.items() if stage is not None}
     thresholds, audit = None, None
     if "mine" in stages:
         thresholds, audit = attempt(lambda: read_thresholds(folder / "mine"), (None, None))
@@ -177,5 +178,5 @@ def _read_stage(folder: Path, stage: str, results: Mapping[str, Any]) -> StageFi
 def _score_file(folder: Path, name: Any) -> Path | None:
     """The file of the stage's score; the newest where results.json does not name it."""
     files = sorted(folder.glob("score-*.json"), key=lambda path: path.stat().st_mtime)
-    named = [path for path in files if path.name == name]
-    return (named or files or [None])[-1]
+    named = [path for path in files if path.name == name] or files
+    return named[-1] if named else None

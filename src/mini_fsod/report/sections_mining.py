@@ -1,4 +1,4 @@
-"""The shots, and what was mined: scores, the surest and the least sure boxes, the nearest misses."""
+"""The shots, and what was mined: scores, the surest and least sure boxes, the nearest misses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mini_fsod.draw import NOVEL_COLOUR
 from mini_fsod.mining.audit import DUPLICATE, FALSE, SHOT, TRUE
 from mini_fsod.mining.contact_sheet import KINDS, crop_with_box, verdict_word
 from mini_fsod.report.charts import Part, histogram
-from mini_fsod.report.html import Html, details, join, note, section, table, tag
+from mini_fsod.report.html import NONE, Html, aside, data_table, details, join, section, tag
 from mini_fsod.report.mined import Mined
 from mini_fsod.report.pictures import Draw, RunPictures
 from mini_fsod.report.run_files import RunFiles
@@ -52,7 +52,7 @@ def shots_section(run: RunFiles, pictures: RunPictures) -> Html | None:
             for n, b in enumerate(rows[:MOST_SHOTS], start=1)
         ]
         parts += [tag("h3", name), _grid(pictures, tiles)]
-    return section("shots", "The shots", note(_source(run)), *parts)
+    return section("shots", "The shots", aside(_source(run)), *parts)
 
 
 def _crop(data: Dataset, image: int, box: int) -> Image.Image:
@@ -61,7 +61,7 @@ def _crop(data: Dataset, image: int, box: int) -> Image.Image:
 
 def _size(data: Dataset, box: int) -> str:
     width, height = data.boxes.xywh[box, 2:].tolist()
-    return f"{width:.0f} × {height:.0f} px"
+    return f"{width:.0f} x {height:.0f} px"
 
 
 def _source(run: RunFiles) -> str:
@@ -99,7 +99,7 @@ def mining_section(
     parts: list[object] = [_overview(run), _edits(run)]
     given = run.figures.get("mine", {}).get("given")
     if given:
-        parts.append(note(f"The pool was mined elsewhere: {given}."))
+        parts.append(aside(f"The pool was mined elsewhere: {given}."))
     if mined is None:
         why = problem or pictures.problem or "there are no candidates"
         parts.append(tag("p", f"Mined boxes cannot be shown: {why}"))
@@ -120,18 +120,18 @@ def _overview(run: RunFiles) -> Html | None:
     head += ["right", "of all hidden", "wrong ones are mostly"] if audit else []
     rows = []
     for name, row in run.thresholds.items():
-        delta = "–" if row["delta"] is None else f"{row['delta']:.3f}"
+        delta = NONE if row["delta"] is None else f"{row['delta']:.3f}"
         cells: list[object] = [name, f"{row['candidates']:,}", delta, f"{row['kept']:,}"]
         if audit:
             figures = audit.get(name, {})
             cells += [_percent(figures.get("precision")), _percent(figures.get("recall"))]
             cells.append(_worst(figures.get("false_on", {})))
         rows.append(cells)
-    return table("The pool, class by class", head, rows)
+    return data_table("The pool, class by class", head, rows)
 
 
 def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0%}"
+    return NONE if value is None else f"{value:.0%}"
 
 
 def _worst(false_on: dict[str, object]) -> str:
@@ -143,7 +143,7 @@ def _worst(false_on: dict[str, object]) -> str:
     }
     known = {name: n for name, n in counts.items() if isinstance(n, int) and n}
     if not known:
-        return "–"
+        return NONE
     name, number = max(known.items(), key=lambda item: item[1])
     return f"{name} ({number:,})"
 
@@ -153,7 +153,7 @@ def _edits(run: RunFiles) -> Html | None:
     if not pool.get("edited"):
         return None
     changes = ", ".join(f"{pool.get(key, 0):,} {key}" for key in ("removed", "added", "relabelled"))
-    return note(
+    return aside(
         f"The pool was corrected by hand: {pool.get('boxes', 0):,} boxes, {changes}. Below is what "
         "was mined."
     )
@@ -161,11 +161,11 @@ def _edits(run: RunFiles) -> Html | None:
 
 def _legend(mined: Mined) -> Html:
     if mined.verdict is None:
-        return note("The hidden objects are not annotated, so nobody knows which boxes are right.")
+        return aside("The hidden objects are not annotated, so nobody knows which boxes are right.")
     kinds = mined.verdict.kind[mined.kept]
     known = [tag("li", f"{MARKS[k]} {KINDS[k][0]}") for k in KINDS if (kinds == k).any()]
     return join(
-        note("By the annotations, which training does not see; wrong boxes are dashed:"),
+        aside("By the annotations, which training does not see; wrong boxes are dashed:"),
         tag("ul", known, class_="legend"),
     )
 
@@ -207,9 +207,7 @@ def _tile(mined: Mined, row: int, name: str, rank: int | None) -> Tile:
         colour, dashed = KINDS[kind][1], kind == FALSE
         word = verdict_word(verdict, row, mined.labels)
         words = f"{MARKS[kind]} {word}"
-    draw = partial(
-        crop_with_box, mined.data, image, found.xywh[row], colour, TILE, dashed=dashed
-    )
+    draw = partial(crop_with_box, mined.data, image, found.xywh[row], colour, TILE, dashed=dashed)
     number = "" if rank is None else f"{rank:,}"
     alt = f"Candidate of {name}, score {found.score[row]:.3f}" + (f", {words[2:]}" if words else "")
     below = [

@@ -9,25 +9,28 @@ from mini_fsod import console
 from mini_fsod.report.charts import bar
 from mini_fsod.report.doctor import NOTHING
 from mini_fsod.report.finding import Finding
-from mini_fsod.report.html import Html, details, join, note, section, table, tag
+from mini_fsod.report.html import NONE, Html, aside, data_table, details, join, section, tag
 from mini_fsod.report.oracle import Oracle
 from mini_fsod.report.run_files import RunFiles
 
 SHOWN = 3  # findings that are open; the others are folded
-STAGE_NAMES = {
-    "base": "base",
-    "transfer": "few-shot",
-    "scan": "scan",
-    "mine": "mining",
-    "online": "re-trained",
-    "tune": "tuned",
+STAGE_WORDS = {
+    "base": "the base detector",
+    "transfer": "the few-shot detector, which mines",
+    "online": "re-trained on the mined boxes",
+    "tune": "after the last fine-tuning",
+}
+METRICS = {
+    "voc07": "as VOC 2007 has it",
+    "voc": "as VOC 2010 has it",
+    "coco": "as COCO has it",
 }
 MANY_BASE = 12  # base classes, from which on they are folded
 
 
 def points(value: float | None) -> str:
     """An AP, or a dash."""
-    return "–" if value is None else f"{value:.1f}"
+    return NONE if value is None else f"{value:.1f}"
 
 
 def headline(run: RunFiles, oracle: Oracle | None) -> Html:
@@ -102,7 +105,7 @@ def findings_section(run: RunFiles, findings: Sequence[Finding]) -> Html:
         rest = tag("ol", listed[SHOWN:], class_="findings", start=SHOWN + 1)
         more = console.count(len(listed) - SHOWN, "more finding")
         parts.append(details(more, rest))
-    how = note(
+    how = aside(
         "The most serious cause comes first. A setting is tried with ",
         tag("code", f"mini run {run.folder} --set KEY=VALUE"),
         "; stages that it does not concern are not computed again.",
@@ -133,7 +136,7 @@ def results_section(run: RunFiles, oracle: Oracle | None) -> Html:
     novel = [name for name in run.novel if name in figures[last]["per_class"]]
     base = [name for name in figures[last]["per_class"] if name not in run.novel]
     head: list[object] = ["class", "test boxes"]
-    head += [STAGE_NAMES[stage] for stage in figures]
+    head += list(figures)
     head += ["", "95 % interval"] if interval else [""]
     head += ["oracle"] if oracle else []
 
@@ -145,47 +148,46 @@ def results_section(run: RunFiles, oracle: Oracle | None) -> Html:
         cells.append(bar(values[-1], mark=best))
         if interval:
             ends = interval.get(mean or name)
-            cells.append("–" if ends is None else f"{ends[0]:.0f} to {ends[1]:.0f}")
+            cells.append(NONE if ends is None else f"{ends[0]:.0f} to {ends[1]:.0f}")
         if oracle is not None:
             cells.append(points(best))
         return cells
 
-    strong = [
-        row(key, tag("strong", label), key)
-        for key, label in (("nAP50", "new classes, mean"), ("bAP50", "base classes, mean"))
-        if any(f.get(key) is not None for f in figures.values())
-    ]
-    new_rows = [row(name, name) for name in novel]
+    rows: list[list[object]] = []
+    for key, label, names in (
+        ("nAP50", "new classes, mean", novel),
+        ("bAP50", "base classes, mean", []),
+    ):
+        if any(f.get(key) is not None for f in figures.values()):
+            rows.append(row(key, tag("strong", label), key))
+        rows += [row(name, name) for name in names]
     base_rows = [row(name, name) for name in base]
-    caption = f"AP50 by stage, {_metric(metric)}, on {figures[last]['images']:,} test pictures"
-    parts = [table(caption, head, [*strong, *new_rows], numbers=1)]
+    images = figures[last]["images"]
+    caption = f"AP50 by stage, {METRICS.get(metric, metric)}, on {images:,} test pictures"
+    parts = [data_table(caption, head, rows)]
     if base_rows:
-        of_base = table("AP50 of the base classes", head, base_rows, numbers=1)
+        of_base = data_table("AP50 of the base classes", head, base_rows)
         title = f"{console.count(len(base), 'base class')} one by one"
         parts.append(details(title, of_base, open_=len(base) <= MANY_BASE and not novel))
+    words = "; ".join(f"{stage}: {STAGE_WORDS[stage]}" for stage in figures)
+    parts.append(aside(f"Stages: {words}."))
     parts.append(_explained(oracle, bool(interval)))
     return section("results", "Results", *parts)
-
-
-def _metric(name: str) -> str:
-    return {"voc07": "as VOC 2007 has it", "voc": "as VOC 2010 has it", "coco": "as COCO has it"}.get(
-        name, name
-    )
 
 
 def _explained(oracle: Oracle | None, interval: bool) -> Html:
     lines = []
     if oracle is not None:
         lines.append(
-            f"The oracle is the run {oracle.run}: the same training on every hidden object, labelled "
-            "by hand. Its AP is the mark in the bars."
+            f"The oracle is the run {oracle.run}: the same training on every hidden object, "
+            "labelled by hand. Its AP is the mark in the bars."
         )
     if interval:
         lines.append(
-            "The interval says how much the figure would vary with other test pictures. Other shots "
-            "and seeds vary it further."
+            "The interval says how much the figure would vary with other test pictures. Other "
+            "shots and seeds vary it further."
         )
-    return join([note(line) for line in lines])
+    return join([aside(line) for line in lines])
 
 
 def _ap(figures: Mapping[str, Any], name: str) -> float | None:
@@ -196,11 +198,11 @@ def _ap(figures: Mapping[str, Any], name: str) -> float | None:
 def _boxes(run: RunFiles, name: str, mean: str | None) -> str:
     """Test boxes of a class, or of all new or all base classes."""
     if run.facts is None:
-        return "–"
+        return NONE
     classes = run.facts["classes"]
     if mean is None:
         number = classes.get(name, {}).get("test")
-        return "–" if number is None else f"{number:,}"
+        return NONE if number is None else f"{number:,}"
     wanted = mean.startswith("n")
     known = [row["test"] for row in classes.values() if row["novel"] == wanted]
     return f"{sum(n for n in known if n is not None):,}"

@@ -1,4 +1,4 @@
-"""What the detector does on the test set: thresholds to use, confusions, the best and worst pictures."""
+"""The detector on the test set: thresholds to use, confusions, the best and worst pictures."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-
 from mini_fsod.eval.operating import ranked
 from mini_fsod.report.charts import Part, histogram
 from mini_fsod.report.detected import Detected, best_and_worst, draw_found, draw_truth, in_words
-from mini_fsod.report.html import Html, details, join, note, section, table, tag
+from mini_fsod.report.html import NONE, Html, aside, data_table, details, join, section, tag
 from mini_fsod.report.pictures import RunPictures
 from mini_fsod.report.run_files import RunFiles
 
 BEST, WORST = 6, 12  # pictures
 OPEN_WORST = 6
 CELL = (480, 480)  # pixels that a test picture fits
-SMALL = 0.02  # share of a class's boxes or detections that is worth a column
-MOST_COLUMNS = 8  # of the tables of confusions
+SMALL = 0.05  # share of a class's boxes or detections that is worth a column
+MOST_COLUMNS = 6  # of the tables of confusions
 
 
 def operating_section(run: RunFiles, detected: Detected | None) -> Html | None:
@@ -32,31 +31,31 @@ def operating_section(run: RunFiles, detected: Detected | None) -> Html | None:
         if row is None:
             continue
         best = row["best"]
-        cells: list[object] = [name, "–" if best is None else f"{best['score']:.2f}"]
+        cells: list[object] = [name, NONE if best is None else f"{best['score']:.2f}"]
         keys = ("precision", "recall", "f1")
-        cells += ["–" if best is None else f"{best[key]:.0%}" for key in keys]
-        cells += ["–" if row["recall_any"] is None else f"{row['recall_any']:.0%}"]
+        cells += [NONE if best is None else f"{best[key]:.0%}" for key in keys]
+        cells += [NONE if row["recall_any"] is None else f"{row['recall_any']:.0%}"]
         cells += [f"{row['boxes']:,}"]
         rows.append(cells)
     if not rows:
         return None
     head = ["class", "threshold", "precision", "recall", "F1", "recall at any score", "boxes"]
     parts: list[object] = [
-        note(
+        aside(
             "Boxes with at least this score have the best F1 on the test set. It was chosen on the "
             "same pictures, so expect a little less on others. Lower it to miss less, raise it to "
             "be wrong less often."
         ),
-        table("Suggested score threshold of each new class", head, rows),
+        data_table("Suggested score threshold of each new class", head, rows),
     ]
     if detected is not None:
         charts = [_scores(run, detected, name) for name in names if name in detected.labels.classes]
         parts.append(tag("div", charts, class_="charts"))
-        keys = [
+        legend = [
             tag("li", tag("span", class_=f"key {style}"), words)
             for style, words in (("key-right", "right"), ("key-out", "wrong"))
         ]
-        parts.append(tag("ul", keys, class_="legend"))
+        parts.append(tag("ul", legend, class_="legend"))
     return section("operating", "Which threshold to use", *parts)
 
 
@@ -79,7 +78,7 @@ def confusion_section(run: RunFiles) -> Html | None:
         return None
     table_of = errors["classes"]
     parts = [
-        note(
+        aside(
             "At the thresholds above, boxes matched at IoU 0.5. A badly placed box overlaps an "
             "object of its class by less."
         ),
@@ -131,13 +130,13 @@ def _confusions(
         numbers += [other] if any(others) else []
         body.append([name, f"{of:,}", *(_with_share(number, of) for number in numbers)])
     head = ["class", whole, *first, *columns, *(["other"] if any(others) else [])]
-    return table(caption, head, body)
+    return data_table(caption, head, body)
 
 
 def _with_share(number: int, of: int) -> Html:
     if not number:
         return tag("span", "0", class_="quiet")
-    share = f"{number / of:.0%}" if of else "–"
+    share = f"{number / of:.0%}" if of else NONE
     return join(f"{number:,} ", tag("span", share, class_="quiet"))
 
 
@@ -161,7 +160,7 @@ def pictures_section(pictures: RunPictures, detected: Detected | None, problem: 
     ]
     bad, good = shown[: len(worst)], shown[len(worst) :]
     parts: list[object] = [
-        note(
+        aside(
             "Left the annotated boxes, right the detections above the thresholds. Blue is right, "
             "dashed orange is missed or wrong; pale boxes are base classes."
         )
@@ -171,7 +170,7 @@ def pictures_section(pictures: RunPictures, detected: Detected | None, problem: 
     if len(bad) > OPEN_WORST:
         rest = tag("ul", bad[OPEN_WORST:], class_="pairs")
         parts.append(details(f"{len(bad) - OPEN_WORST} more", rest))
-    parts.append(tag("h3", "Everything right"))
+    parts.append(tag("h3", "Every new object found"))
     parts.append(tag("ul", good, class_="pairs") if good else tag("p", "In no picture."))
     return section("pictures", "Test pictures beside the truth", *parts)
 
@@ -180,5 +179,3 @@ def _pair(detected: Detected, image: int, truth: Html, found: Html) -> Html:
     name = detected.data.path(image).name
     caption = tag("figcaption", tag("bdi", name, class_="file"), " ", in_words(detected, image))
     return tag("li", tag("figure", tag("div", truth, found, class_="pair"), caption))
-
-

@@ -10,9 +10,8 @@ from mini_fsod.config.load import KEYS, resolve
 from mini_fsod.config.presets import PRESETS
 from mini_fsod.config.schema import TRAINED, Config
 from mini_fsod.report.charts import Series, lines
-from mini_fsod.report.html import Html, details, join, note, section, table, tag
+from mini_fsod.report.html import NONE, Html, aside, data_table, details, section, tag
 from mini_fsod.report.run_files import RunFiles
-from mini_fsod.report.sections_results import STAGE_NAMES
 
 # Gauges of the stage `online`: title, and (name in the log, name in the chart)
 GAUGES = (
@@ -38,7 +37,7 @@ GAUGE_WORDS = (
 
 def training_section(run: RunFiles) -> Html | None:
     charts = [
-        lines(f"Loss of {STAGE_NAMES[stage]}", _losses(files.log))
+        lines(f"Loss of the stage {stage}", _losses(files.log))
         for stage, files in run.stages.items()
         if stage in TRAINED and files.log
     ]
@@ -50,7 +49,7 @@ def training_section(run: RunFiles) -> Html | None:
         return None
     parts: list[object] = [tag("div", charts, class_="charts")]
     if gauges:
-        parts += [tag("h3", "The teacher"), note(GAUGE_WORDS), tag("div", gauges, class_="charts")]
+        parts += [tag("h3", "The teacher"), aside(GAUGE_WORDS), tag("div", gauges, class_="charts")]
     return section("training", "Training", *parts)
 
 
@@ -59,9 +58,7 @@ def _losses(log: Sequence[Mapping[str, Any]]) -> list[Series]:
     return _series(log, names)
 
 
-def _series(
-    log: Sequence[Mapping[str, Any]], names: Sequence[tuple[str, str]]
-) -> list[Series]:
+def _series(log: Sequence[Mapping[str, Any]], names: Sequence[tuple[str, str]]) -> list[Series]:
     return [
         Series(label, [(line["step"], line[name]) for line in log if name in line])
         for name, label in names
@@ -80,22 +77,22 @@ def cost_section(run: RunFiles) -> Html | None:
         given = figures.get("checkpoint") or figures.get("given")
         rows.append(
             [
-                join(STAGE_NAMES[stage], f", from {given}" if given else ""),
+                f"{stage}, from {given}" if given else stage,
                 console.duration(seconds),
-                "–" if testing is None else console.duration(testing),
-                "–" if not figures.get("iterations") else f"{figures['iterations']:,}",
-                "–" if speed is None else f"{speed:,.{int(speed < 10)}f}",
+                NONE if testing is None else console.duration(testing),
+                NONE if not figures.get("iterations") else f"{figures['iterations']:,}",
+                NONE if speed is None else f"{speed:,.{int(speed < 10)}f}",
             ]
         )
     if not rows:
         return None
     rows.append([tag("strong", "all"), tag("strong", console.duration(total)), "", "", ""])
     head = ["stage", "computing", "testing", "iterations", "images per second"]
-    parts: list[object] = [table("Time of each stage", head, rows)]
+    parts: list[object] = [data_table("Time of each stage", head, rows)]
     device = run.results.get("device")
     words = f"Device: {device}. " if device else ""
     words += "Stages that were found, not computed, show the time they once took."
-    return section("cost", "Cost", note(words), *parts)
+    return section("cost", "Cost", aside(words), *parts)
 
 
 def config_section(run: RunFiles) -> Html:
@@ -108,7 +105,7 @@ def config_section(run: RunFiles) -> Html:
         parts.append(tag("h3", f"Keys that differ from the preset {name}"))
         if changed:
             rows = [[tag("code", k), tag("code", v), tag("code", p)] for k, v, p in changed]
-            parts.append(table("Configuration", ["key", "this run", name], rows, numbers=9))
+            parts.append(data_table("Configuration", ["key", "this run", name], rows, numbers=9))
         else:
             parts.append(tag("p", "None."))
         whole = tag("pre", tag("code", run.config.to_yaml()))

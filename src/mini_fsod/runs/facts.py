@@ -61,8 +61,12 @@ def write_data_facts(run: Path, data: RunData, config: Config, with_shots: bool)
         )
         classes[name] = {
             "novel": name in data.labels.novel,
-            **{"train": train, "test": test, "shots": k},
-            **{"train_side": train_side, "test_side": test_side, "shot_side": shot_side},
+            "train": train,
+            "test": test,
+            "shots": k,
+            "train_side": train_side,
+            "test_side": test_side,
+            "shot_side": shot_side,
         }
     facts = {
         "train_images": len(data.train),

@@ -88,11 +88,16 @@ def _source_and_folder(config: str) -> tuple[str, Path]:
 
 
 def note_report(run: Path) -> None:
-    """Write the report of a run that has ended. What goes wrong there is no failure of the run."""
+    """Write the report of a run that has ended, and a sheet of detections. What goes wrong there is
+    no failure of the run.
+    """
+    from mini_fsod.report.detections_sheet import sheet_of_run
     from mini_fsod.report.page import write_report
 
     try:
         console.note(f"report: {write_report(run)}")
+        if sheet := sheet_of_run(run):
+            console.note(f"detections: {sheet}")
     except Exception as error:  # the run has its results: nothing about the report may hide that
         console.note(f"no report: {brief(str(error) or type(error).__name__)} (mini report {run})")
 

@@ -24,10 +24,11 @@ from mini_fsod.draw import (
     Rgb,
     contact_sheet,
     draw_boxes,
+    ending,
 )
 from mini_fsod.errors import UserError
 from mini_fsod.files import write_bytes
-from mini_fsod.fonts import Font, font_for
+from mini_fsod.fonts import font_for
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.decode import cores, decode
 from mini_fsod.mining.audit import BACKGROUND, DUPLICATE, FALSE, LOOSE, SHOT, TRUE, Verdict
@@ -148,17 +149,10 @@ def _cell(
         canvas.text((CELL - 3, line), word, fill=colour, font=font, anchor="rm")
     name = data.path(int(found.image[row])).name
     font = font_for(14, name)
-    canvas.text((2, line + 22), _ending(name, font), fill=QUIET_TEXT, font=font, anchor="lm")
+    canvas.text(
+        (2, line + 22), ending(name, font, CELL - 4), fill=QUIET_TEXT, font=font, anchor="lm"
+    )
     return cell
-
-
-def _ending(name: str, font: Font) -> str:
-    """A file's name; its end alone, in which names differ, where it is wider than a cell."""
-    if font.getlength(name) <= CELL - 4:
-        return name
-    while font.getlength(f"...{name}") > CELL - 4:
-        name = name[1:]
-    return f"...{name}"
 
 
 def verdict_word(verdict: Verdict, row: int, labels: LabelMap) -> str:

@@ -118,9 +118,8 @@ def _threshold_by_audit(run: RunFiles, config: Config) -> Iterator[Finding]:
             "; ".join(f"{name}: {_right(row)}" for name, row in too_low.items()),
             higher_threshold(config, max(row["kept"] for row in too_low.values())),
         )
+    yield from _low_recall(config, {n: row for n, row in table.items() if n not in wrong})
     for name, row in table.items():
-        if name not in wrong:
-            yield from _low_recall(run, config, name, row)
         placed = row.get("false_on", {}).get("badly_placed", 0)
         if row["kept"] >= ENOUGH and placed > PLACED * row["kept"]:
             yield Finding(
@@ -133,34 +132,54 @@ def _threshold_by_audit(run: RunFiles, config: Config) -> Iterator[Finding]:
             )
 
 
-def _low_recall(
-    run: RunFiles, config: Config, name: str, row: Mapping[str, Any]
-) -> Iterator[Finding]:
-    hidden, kept, recall = row.get("hidden", 0), row["kept"], row["recall"]
-    if hidden < ENOUGH or recall is None or recall >= LOW_RECALL:
-        return
-    reached = row.get("candidates_recall")
-    if reached is not None and reached < LOW_CANDIDATE_RECALL:
+def _low_recall(config: Config, table: Mapping[str, Any]) -> Iterator[Finding]:
+    """Classes of which few hidden objects are mined, although the pool is mostly right."""
+    low = {
+        name: row
+        for name, row in table.items()
+        if row.get("hidden", 0) >= ENOUGH and row["recall"] is not None
+        if row["recall"] < LOW_RECALL
+    }
+    unseen = {
+        name: row
+        for name, row in low.items()
+        if (row.get("candidates_recall") or 0.0) < LOW_CANDIDATE_RECALL
+    }
+    if unseen:
         test = config.views.test
         yield Finding(
             SOME,
-            f"The few-shot detector does not see most objects of {name}",
-            f"its candidates cover {reached:.0%} of {hidden:,} hidden objects",
+            f"The few-shot detector does not see most objects of {', '.join(unseen)}",
+            "its candidates cover "
+            + ", ".join(
+                f"{row.get('candidates_recall') or 0.0:.0%} of {row['hidden']:,} hidden objects of "
+                f"{name}"
+                for name, row in unseen.items()
+            ),
             (
                 new_setting("mine.min_score", config.mine.min_score / 5),
                 f"mine.scan_short=[{test}, {round(1.5 * test)}]",
                 "more or more typical shots",
             ),
         )
-    elif row["precision"] >= HIGH_PRECISION:
+    sure = {
+        name: row
+        for name, row in low.items()
+        if name not in unseen and row["precision"] >= HIGH_PRECISION
+    }
+    if sure:
+        most = max(row["kept"] for row in sure.values())
         more = lower_threshold(config)
-        if kept >= config.mine.per_class:
+        if most >= config.mine.per_class:
             more = (new_setting("mine.per_class", 3 * config.mine.per_class), *more[1:])
         yield Finding(
             SOME,
-            f"The threshold of {name} is too high: sure boxes are left out",
-            f"{row['precision']:.0%} of {kept:,} mined boxes are right, but only {recall:.0%} of "
-            f"{hidden:,} hidden objects are mined",
+            f"The threshold of {', '.join(sure)} is too high: sure boxes are left out",
+            "; ".join(
+                f"{name}: {row['precision']:.0%} of {row['kept']:,} mined boxes are right, but "
+                f"only {row['recall']:.0%} of {row['hidden']:,} hidden objects are mined"
+                for name, row in sure.items()
+            ),
             more,
         )
 

@@ -135,7 +135,7 @@ def histogram(
             start = f"M{_number(x - width / 2)} {TOP + 5}l{_number(width / 2)} -4l"
             shapes.append(tag("path", class_="cut", d=f"{start}{_number(width / 2)} 4"))
     if max(totals, default=0) > top:
-        title += f" (bars that are cut reach {max(totals):,})"
+        title += f" (cut bars reach {max(totals):,})"
     if threshold is not None and low <= threshold <= high:
         x = LEFT + (threshold - low) / span * INNER_WIDTH
         shapes.append(_line(x, TOP - 4, x, TOP + INNER_HEIGHT, "threshold"))

@@ -4,6 +4,7 @@ drawings.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,29 +55,46 @@ def read_detected(run: RunFiles, pictures: RunPictures) -> Detected | None:
     return Detected(data, labels, found, thresholds, judged)
 
 
-def best_and_worst(detected: Detected, best: int, worst: int) -> tuple[Ints, Ints]:
-    """Images in which most new objects are found without an error, and those with most errors.
+def best_and_worst(detected: Detected, best: int, worst: int) -> tuple[list[int], list[int]]:
+    """Images in which all new objects are found and nothing else, and those with most errors.
 
-    Errors are missed and wrong boxes of new classes (of all classes where none is new); equal ones
-    are ordered by the surest wrong box.
+    Errors are missed and wrong boxes of a new class; of any class where none is new. Each class
+    gives its first image, then each its second, so that one class does not take all places.
     """
-    data, judged, first = detected.data, detected.judged, len(detected.labels.base)
-    first = 0 if not detected.labels.novel else first
-    images = len(data)
-    truth = (data.boxes.label >= first) & ~data.boxes.difficult
-    found = judged.found.label >= first
-    hits = np.bincount(judged.found.image[found & (judged.kind == TRUE)], minlength=images)
-    wrong_rows = found & (judged.kind != TRUE)
-    wrong = np.bincount(judged.found.image[wrong_rows], minlength=images)
-    missed = np.bincount(data.boxes.image[truth & ~judged.matched], minlength=images)
-    surest = np.zeros(images)
-    np.maximum.at(surest, judged.found.image[wrong_rows], judged.found.score[wrong_rows])
-    errors = wrong + missed
-    good = np.flatnonzero((errors == 0) & (hits > 0))
-    good = good[np.argsort(-hits[good], kind="stable")][:best]
-    bad = np.flatnonzero(errors > 0)
-    bad = bad[np.lexsort((-surest[bad], -errors[bad]))][:worst]
-    return good, bad
+    data, judged = detected.data, detected.judged
+    first = len(detected.labels.base) if detected.labels.novel else 0
+    images, classes = len(data), len(detected.labels.classes)
+
+    def counts(image: Ints, label: Ints) -> Ints:
+        """(classes, images) how many of each."""
+        flat = np.bincount(label * images + image, minlength=classes * images)
+        return flat.reshape(classes, images)[first:]
+
+    right = judged.kind == TRUE
+    hits = counts(judged.found.image[right], judged.found.label[right])
+    errors = counts(judged.found.image[~right], judged.found.label[~right])
+    missed = ~judged.matched & ~data.boxes.difficult
+    errors = errors + counts(data.boxes.image[missed], data.boxes.label[missed])
+    clean = errors.sum(axis=0) == 0
+    return _by_turns(hits * clean, best), _by_turns(errors, worst)
+
+
+def _by_turns(figures: Ints, number: int) -> list[int]:
+    """Images (n,) with the highest figures (classes, n) above 0: one of each class, and again."""
+    chosen: dict[int, None] = {}
+    # with equal figures of its own class, the image with more of all classes comes first
+    queues = [
+        [i for i in np.lexsort((-figures.sum(axis=0), -row)).tolist() if row[i] > 0]
+        for row in figures
+    ]
+    for turn in range(max(map(len, queues), default=0)):
+        for queue in queues:
+            new = [i for i in queue[turn:] if i not in chosen]
+            if new and len(chosen) < number:
+                chosen[new[0]] = None
+        if len(chosen) >= number:
+            break
+    return list(chosen)
 
 
 def in_words(detected: Detected, image: int) -> str:
@@ -85,42 +103,39 @@ def in_words(detected: Detected, image: int) -> str:
     novel = set(labels.novel or labels.classes)
     boxes = np.flatnonzero((data.boxes.image == image) & ~data.boxes.difficult)
     names = [labels.classes[k] for k in data.boxes.label[boxes].tolist()]
-    parts = []
-    found = [n for n, ok in zip(names, judged.matched[boxes], strict=True) if ok and n in novel]
-    if found:
-        parts.append(f"found {_listed(found)}")
+    words = []
     for b, name in zip(boxes.tolist(), names, strict=True):
-        if name in novel and not judged.matched[b]:
-            on = int(judged.taken_for[b])
-            word = OTHER_NAMES.get(on) or labels.classes[on]
-            parts.append(f"missed {name}" + _taken(word))
+        if name in novel and judged.matched[b]:
+            words.append(f"found {name}")
+        elif name in novel:
+            words.append(f"missed {name}{_taken(int(judged.taken_for[b]), labels)}")
     rows = np.flatnonzero((judged.found.image == image) & (judged.kind == FALSE))
     wrong = [labels.classes[k] for k in judged.found.label[rows].tolist()]
-    wrong = [name for name in wrong if name in novel]
-    if wrong:
-        parts.append(f"wrong {_listed(wrong)}")
-    return "; ".join(dict.fromkeys(parts)) or "nothing to find, nothing found"
+    words += [f"wrong {name}" for name in wrong if name in novel]
+    counts = Counter(sorted(words))
+    return "; ".join(w if n == 1 else f"{n} x {w}" for w, n in counts.items()) or "nothing to find"
 
 
-def _taken(word: str) -> str:
-    """What became of a box that was missed."""
-    if word == OTHER_NAMES[BACKGROUND]:
+def _taken(on: int, labels: LabelMap) -> str:
+    """What a box was taken for that was missed."""
+    if on == BACKGROUND:
         return ""
-    return f" ({word})" if word == OTHER_NAMES[LOOSE] else f" (taken for {word})"
-
-
-def _listed(names: list[str]) -> str:
-    counts = {name: names.count(name) for name in dict.fromkeys(names)}
-    return ", ".join(name if n == 1 else f"{n} {name}" for name, n in counts.items())
+    return f" ({OTHER_NAMES[LOOSE]})" if on == LOOSE else f" (taken for {labels.classes[on]})"
 
 
 def draw_truth(detected: Detected, image: int, cell: tuple[int, int]) -> Image.Image:
-    """The picture with its annotated boxes. New objects that were not found are dashed."""
+    """The picture with its annotated boxes. New objects that were not found are dashed; difficult
+    ones, which do not count, are pale.
+    """
     data, judged, labels = detected.data, detected.judged, detected.labels
     picture, scale = read_fitted(data, image, cell)
     rows = np.arange(*data.offsets[image : image + 2])
     names = [labels.classes[k] for k in data.boxes.label[rows].tolist()]
-    novel = [name in labels.novel or not labels.novel for name in names]
+    counts = judged.matched | ~data.boxes.difficult
+    novel = [
+        bool(counts[row]) and (name in labels.novel or not labels.novel)
+        for name, row in zip(names, rows.tolist(), strict=True)
+    ]
     missed = [
         new and not judged.matched[row] for new, row in zip(novel, rows.tolist(), strict=True)
     ]

@@ -44,13 +44,13 @@ def write_report(run: Path, others: Sequence[Path] = (), out: Path | None = None
     files = read_run(run)
     compared = [read_run(other) for other in others]
     path = out or run / REPORT
-    write_bytes(path, report_of(files, compared).encode())
+    pictures = RunPictures(files)
+    write_bytes(path, report_of(files, pictures, compared).encode())
     return path
 
 
-def report_of(run: RunFiles, others: Sequence[RunFiles] = ()) -> str:
+def report_of(run: RunFiles, pictures: RunPictures, others: Sequence[RunFiles] = ()) -> str:
     """The page. What cannot be read is said in its place; the rest is shown."""
-    pictures = RunPictures(run)
     oracle = oracle_of(run)
     mined: Mined | None
     detected: Detected | None

@@ -247,6 +247,6 @@ def _histogram(run: RunFiles, mined: Mined, index: int) -> Html:
             ("key-out", "left out, wrong"),
         ]
     row = run.thresholds.get(name, {})
-    drawn = histogram(f"Scores of the candidates of {name}", parts, row.get("delta"))
+    drawn = histogram(f"Candidates of {name}", parts, row.get("delta"))
     keys = [tag("li", tag("span", class_=f"key {style}"), words) for style, words in legend]
     return tag("div", drawn, tag("ul", keys, class_="legend"), class_="chart-row")

@@ -196,13 +196,11 @@ def _ap(figures: Mapping[str, Any], name: str) -> float | None:
 
 
 def _boxes(run: RunFiles, name: str, mean: str | None) -> str:
-    """Test boxes of a class, or of all new or all base classes."""
-    if run.facts is None:
+    """Test boxes that count of a class, or of all new or all base classes."""
+    table = (run.errors or {}).get("classes", {})
+    if not table:
         return NONE
-    classes = run.facts["classes"]
     if mean is None:
-        number = classes.get(name, {}).get("test")
-        return NONE if number is None else f"{number:,}"
-    wanted = mean.startswith("n")
-    known = [row["test"] for row in classes.values() if row["novel"] == wanted]
-    return f"{sum(n for n in known if n is not None):,}"
+        return f"{table[name]['boxes']:,}" if name in table else NONE
+    is_novel = mean.startswith("n")
+    return f"{sum(row['boxes'] for n, row in table.items() if (n in run.novel) == is_novel):,}"

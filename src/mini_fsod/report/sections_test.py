@@ -39,12 +39,12 @@ def operating_section(run: RunFiles, detected: Detected | None) -> Html | None:
         rows.append(cells)
     if not rows:
         return None
-    head = ["class", "threshold", "precision", "recall", "F1", "recall at any score", "boxes"]
+    head = ["class", "threshold", "precision", "recall", "F1", "highest recall", "boxes"]
     parts: list[object] = [
         aside(
             "Boxes with at least this score have the best F1 on the test set. It was chosen on the "
             "same pictures, so expect a little less on others. Lower it to miss less, raise it to "
-            "be wrong less often."
+            "be wrong less often. The highest recall is that of all boxes, at any score."
         ),
         data_table("Suggested score threshold of each new class", head, rows),
     ]
@@ -148,7 +148,7 @@ def pictures_section(pictures: RunPictures, detected: Detected | None, problem: 
             return None
         return section("pictures", "Test pictures", tag("p", f"They cannot be shown: {why}"))
     best, worst = best_and_worst(detected, BEST, WORST)
-    order = [*worst.tolist(), *best.tolist()]
+    order = [*worst, *best]
     jobs = []
     for image in order:
         words = in_words(detected, image)

@@ -24,6 +24,7 @@ def write_sheet(path: Path, sheet: Image.Image, about: str, chosen: bool = False
     `chosen`: a person has chosen the name, so it is kept. A file there that is no sheet is not
     overwritten: a UserError.
     """
+    about = about.encode("utf-8", "replace").decode()  # names of files may hold anything
     if chosen:
         if mode(path) and _sheet_of(path) is None:
             raise UserError(
@@ -33,7 +34,7 @@ def write_sheet(path: Path, sheet: Image.Image, about: str, chosen: bool = False
         numbered = (path.with_stem(f"{path.stem}-{n}") if n > 1 else path for n in count(1))
         path = next(free for free in numbered if not mode(free) or _sheet_of(free) == about)
     text = PngImagePlugin.PngInfo()
-    text.add_itxt(KEY, about.encode("utf-8", "replace").decode())
+    text.add_itxt(KEY, about)
     write_image(path, sheet, pnginfo=text)
     return path
 

@@ -45,7 +45,7 @@ MAX_SIDE = 2000  # pixels of an image's longer side as it is decoded
 
 # Told apart by people with any kind of colour blindness; wrong boxes are dashed as well
 RIGHT_COLOUR: Rgb = (86, 180, 255)
-WRONG_COLOUR: Rgb = (255, 92, 40)
+WRONG_COLOUR: Rgb = (255, 112, 48)
 SHOT_COLOUR: Rgb = (205, 210, 218)
 KINDS: dict[int, tuple[str, Rgb]] = {
     TRUE: ("right", RIGHT_COLOUR),

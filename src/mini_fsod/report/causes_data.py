@@ -180,14 +180,15 @@ def _below_anchors(run: RunFiles, facts: Mapping[str, Any]) -> Iterator[Finding]
         if row["test_side"] and row["test_side"] < 0.75 * least and is_poor(run, name)
     ]
     if small:
+        halved = ", ".join(f"{anchor / 2:g}" for anchor in run.config.detector.anchors)
         yield Finding(
             SOME,
             "New objects are smaller than the smallest anchor",
             f"median side in test pictures at the detector's scale: {', '.join(small)}; the "
-            f"smallest anchor has {least}",
+            f"smallest anchor has {least:g}",
             (
                 new_setting("views.test", 2 * facts["short"]),
-                new_setting("detector.anchors", [a // 2 for a in run.config.detector.anchors]),
+                f"detector.anchors=[{halved}]",
             ),
         )
 

@@ -11,13 +11,13 @@ import numpy as np
 from PIL import Image
 
 from mini_fsod.data.dataset import Dataset, Ints
-from mini_fsod.draw import BASE_COLOUR, MANY_BOXES, NOVEL_COLOUR, draw_boxes, read_fitted
+from mini_fsod.draw import BASE_COLOUR, MANY_BOXES, draw_boxes, read_fitted
 from mini_fsod.eval.detections import DatasetDetections
 from mini_fsod.eval.errors import OTHER_NAMES, Judged, judge_detections, thresholds_of
 from mini_fsod.eval.kept_detections import read_kept_detections
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.audit import BACKGROUND, FALSE, LOOSE, TRUE
-from mini_fsod.mining.contact_sheet import KINDS, RIGHT_COLOUR
+from mini_fsod.mining.contact_sheet import KINDS, RIGHT_COLOUR, WRONG_COLOUR
 from mini_fsod.report.pictures import RunPictures
 from mini_fsod.report.run_files import RunFiles
 
@@ -145,7 +145,7 @@ def draw_truth(detected: Detected, image: int, cell: tuple[int, int]) -> Image.I
         data.boxes.xyxy[rows] * scale,
         _captions(names, novel, words),
         [
-            BASE_COLOUR if not new else NOVEL_COLOUR if gone else RIGHT_COLOUR
+            BASE_COLOUR if not new else WRONG_COLOUR if gone else RIGHT_COLOUR
             for new, gone in zip(novel, missed, strict=True)
         ],
         missed,

@@ -12,7 +12,6 @@ from mini_fsod.data.pick import pick_images
 from mini_fsod.data.pictures import PictureError
 from mini_fsod.draw import (
     BASE_COLOUR,
-    NOVEL_COLOUR,
     WELL,
     Rgb,
     contact_sheet,
@@ -20,7 +19,7 @@ from mini_fsod.draw import (
     with_name,
 )
 from mini_fsod.errors import UserError
-from mini_fsod.mining.contact_sheet import RIGHT_COLOUR
+from mini_fsod.mining.contact_sheet import RIGHT_COLOUR, WRONG_COLOUR
 from mini_fsod.report.detected import Detected, draw_found, draw_truth, read_detected
 from mini_fsod.report.pictures import RunPictures
 from mini_fsod.report.run_files import read_run
@@ -33,7 +32,7 @@ CELL = (320, 260)  # pixels that a picture fits; there are two side by side
 WIDE = (2 * CELL[0] + 4, CELL[1])
 LEGEND: list[tuple[str, Rgb]] = [
     ("left the truth, right what was found; blue: right", RIGHT_COLOUR),
-    ("dashed orange: missed, or wrong", NOVEL_COLOUR),
+    ("dashed orange: missed, or wrong", WRONG_COLOUR),
     ("pale: base classes", BASE_COLOUR),
 ]
 

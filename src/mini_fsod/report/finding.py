@@ -26,8 +26,8 @@ class Finding:
 
     def line(self) -> str:
         """As one line, for the terminal while a run goes on."""
-        parts = (self.what, self.evidence, " or ".join(self.changes))
-        return " ".join(f"{part[:1].upper()}{part[1:].rstrip('.')}." for part in parts if part)
+        tries = f" Try {' or '.join(self.changes)}." if self.changes else ""
+        return f"{self.what}: {self.evidence}.{tries}"
 
 
 def new_setting(key: str, value: object) -> str:

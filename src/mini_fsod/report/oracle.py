@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from mini_fsod.errors import UserError
-from mini_fsod.files import CONFIG_FILE, is_file, real
+from mini_fsod.files import CONFIG_FILE, is_file, read_bytes, real
+from mini_fsod.limits import YAML_BYTES
 from mini_fsod.report.run_files import RunFiles, read_run
 from mini_fsod.runs.results import RESULTS
 
+ORACLE = re.compile(rb'\boracle"?: *true')
 MOST_RUNS = 200  # looked at beside the run
 
 
@@ -39,11 +42,11 @@ def oracle_of(run: RunFiles) -> Oracle | None:
     for folder in islice((f for f in beside if is_file(f / RESULTS)), MOST_RUNS):
         if real(folder) == real(run.folder) or not is_file(folder / CONFIG_FILE):
             continue
-        if "oracle: true" not in (folder / CONFIG_FILE).read_text(errors="replace"):
-            continue
-        try:
+        try:  # most runs are none: a look at the configuration is cheaper than reading the run
+            if not ORACLE.search(read_bytes(folder / CONFIG_FILE, YAML_BYTES)):
+                continue
             other = read_run(folder)
-        except UserError:
+        except (OSError, UserError):
             continue
         last = other.last_scored
         if not other.is_oracle or last is None:

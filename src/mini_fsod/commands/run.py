@@ -92,12 +92,17 @@ def note_report(run: Path) -> None:
     no failure of the run.
     """
     from mini_fsod.report.detections_sheet import sheet_of_run
+    from mini_fsod.report.doctor import diagnose
     from mini_fsod.report.page import write_report
+    from mini_fsod.report.run_files import read_run
 
     try:
         console.note(f"report: {write_report(run)}")
         if sheet := sheet_of_run(run):
-            console.note(f"detections: {sheet}")
+            console.note(f"test pictures with detections: {sheet}")
+        if findings := diagnose(read_run(run)):
+            number = console.count(len(findings), "finding")
+            console.note(f"{number} on what to change: mini doctor {shlex.quote(str(run))}")
     except Exception as error:  # the run has its results: nothing about the report may hide that
         console.note(f"no report: {brief(str(error) or type(error).__name__)} (mini report {run})")
 

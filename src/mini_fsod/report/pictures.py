@@ -107,4 +107,4 @@ class RunPictures:
         if len(uri) > self._left:
             return tag("span", LEFT_OUT, class_="no-picture")
         self._left -= len(uri)
-        return tag("img", src=uri, alt=alt, width=width, height=height, loading="lazy")
+        return tag("img", src=uri, alt=alt, width=width, height=height, decoding="async")

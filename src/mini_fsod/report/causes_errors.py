@@ -100,7 +100,7 @@ def _unseen(config: Config, name: str, row: Mapping[str, Any]) -> Iterator[Findi
             f"only {any_score:.0%} of {row['boxes']} boxes in the test set are found at any score "
             f"above detector.score_threshold={config.detector.score_threshold:g}",
             (
-                "more mined boxes: `mini mine` with a lower mine.alpha",
+                "more mined boxes: mini mine with a lower mine.alpha",
                 "more shots (shots.k)",
                 new_setting("online.ignore_candidates", True),
             )[: 2 + (not config.online.ignore_candidates)],

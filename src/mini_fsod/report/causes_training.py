@@ -58,8 +58,8 @@ def _unfinished(run: RunFiles) -> Iterator[Finding]:
     yield Finding(
         BLOCKS,
         "The run is not finished",
-        f"it stopped in the stage {stage}{done}",
-        (f"`mini run {run.folder}` resumes it",),
+        f"it stopped in the stage {stage}{done}, or still runs",
+        (f"mini run {run.folder}",),
     )
 
 

@@ -98,8 +98,10 @@ def aside(*content: object) -> Html:
     return tag("p", *content, class_="note")
 
 
-def details(summary: object, *content: object, open_: bool = False) -> Html:
-    return tag("details", tag("summary", summary), *content, open=open_)
+def details(summary: object, *content: object, open_: bool = False, printed: bool = False) -> Html:
+    """Content that can be folded away; `printed` on paper in any case."""
+    class_ = "printed" if printed else None
+    return tag("details", tag("summary", summary), *content, open=open_, class_=class_)
 
 
 def data_uri(content: bytes, kind: str) -> str:

@@ -21,7 +21,8 @@ from mini_fsod.report.pictures import Draw, RunPictures
 from mini_fsod.report.run_files import RunFiles
 
 TILE = 192  # pixels of a crop's side
-MOST_SHOTS = 30  # shown of a class
+SHOTS = 240  # shown, over all classes
+MOST_CLASSES = 40  # shown with pictures
 TILES = 400  # of mining, over all classes
 MOST_EACH, LEAST_EACH = 12, 3  # tiles of each kind, by the number of classes
 GROUPS = 4  # kinds of tiles: surest, in between, least sure, nearest misses
@@ -40,7 +41,8 @@ def shots_section(run: RunFiles, pictures: RunPictures) -> Html | None:
         return section("shots", "The shots", tag("p", words))
     target = is_target(shots)
     parts: list[Html] = []
-    for name in labels.novel:
+    each = max(1, SHOTS // max(len(labels.novel), 1))
+    for name in labels.novel[:MOST_CLASSES]:
         label = shots.classes.index(name)
         rows = np.flatnonzero((shots.boxes.label == label) & target).tolist()
         tiles = [
@@ -49,10 +51,16 @@ def shots_section(run: RunFiles, pictures: RunPictures) -> Html | None:
                 f"Shot {n} of {name}",
                 [tag("span", _size(shots, b)), _file(shots, int(shots.boxes.image[b]))],
             )
-            for n, b in enumerate(rows[:MOST_SHOTS], start=1)
+            for n, b in enumerate(rows[:each], start=1)
         ]
         parts += [tag("h3", name), _grid(pictures, tiles)]
-    return section("shots", "The shots", aside(_source(run)), *parts)
+    return section("shots", "The shots", aside(_source(run)), *parts, _others(labels.novel))
+
+
+def _others(names: Sequence[str]) -> Html | None:
+    """That not all classes are shown."""
+    left = len(names) - MOST_CLASSES
+    return aside(f"{console.count(left, 'more class')} not shown.") if left > 0 else None
 
 
 def _crop(data: Dataset, image: int, box: int) -> Image.Image:
@@ -106,8 +114,9 @@ def mining_section(
         return section("mining", "What was mined", *parts)
     parts.append(_legend(mined))
     each = max(LEAST_EACH, min(MOST_EACH, TILES // GROUPS // max(len(mined.labels.novel), 1)))
-    for index in range(len(mined.labels.novel)):
+    for index in range(len(mined.labels.novel[:MOST_CLASSES])):
         parts.append(_class(run, pictures, mined, index, each))
+    parts.append(_others(mined.labels.novel))
     return section("mining", "What was mined", *parts)
 
 

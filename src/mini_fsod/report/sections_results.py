@@ -86,7 +86,7 @@ def _state(run: RunFiles) -> str:
     if run.is_oracle:
         parts.append("An oracle: it was trained on every hidden object, which no method knows.")
     if run.unfinished:
-        parts.append(f"Not finished: it stopped in the stage {run.unfinished}.")
+        parts.append(f"Not finished: it stopped in the stage {run.unfinished}, or still runs.")
     if not run.stages:
         parts.append("No stage has begun.")
     elif run.last_scored is None and not run.unfinished:
@@ -104,7 +104,7 @@ def findings_section(run: RunFiles, findings: Sequence[Finding]) -> Html:
     if len(listed) > SHOWN:
         rest = tag("ol", listed[SHOWN:], class_="findings", start=SHOWN + 1)
         more = console.count(len(listed) - SHOWN, "more finding")
-        parts.append(details(more, rest))
+        parts.append(details(more, rest, printed=True))
     how = aside(
         "The most serious cause comes first. A setting is tried with ",
         tag("code", f"mini run {run.folder} --set KEY=VALUE"),
@@ -114,7 +114,10 @@ def findings_section(run: RunFiles, findings: Sequence[Finding]) -> Html:
 
 
 def _finding(finding: Finding) -> Html:
-    tries = [tag("li", tag("code", one) if "=" in one else one) for one in finding.changes]
+    tries = [
+        tag("li", tag("code", one) if "=" in one or one.startswith("mini ") else one)
+        for one in finding.changes
+    ]
     return tag(
         "li",
         tag("p", tag("strong", finding.what), " ", tag("span", finding.rank, class_="rank")),
@@ -168,7 +171,8 @@ def results_section(run: RunFiles, oracle: Oracle | None) -> Html:
     if base_rows:
         of_base = data_table("AP50 of the base classes", head, base_rows)
         title = f"{console.count(len(base), 'base class')} one by one"
-        parts.append(details(title, of_base, open_=len(base) <= MANY_BASE and not novel))
+        is_open = len(base) <= MANY_BASE and not novel
+        parts.append(details(title, of_base, open_=is_open, printed=True))
     words = "; ".join(f"{stage}: {STAGE_WORDS[stage]}" for stage in figures)
     parts.append(aside(f"Stages: {words}."))
     parts.append(_explained(oracle, bool(interval)))

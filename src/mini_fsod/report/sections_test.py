@@ -15,6 +15,7 @@ from mini_fsod.report.run_files import RunFiles
 
 BEST, WORST = 6, 12  # pictures
 OPEN_WORST = 6
+MOST_CHARTS = 24
 CELL = (480, 480)  # pixels that a test picture fits
 SMALL = 0.05  # share of a class's boxes or detections that is worth a column
 MOST_COLUMNS = 6  # of the tables of confusions
@@ -49,7 +50,8 @@ def operating_section(run: RunFiles, detected: Detected | None) -> Html | None:
         data_table("Suggested score threshold of each new class", head, rows),
     ]
     if detected is not None:
-        charts = [_scores(run, detected, name) for name in names if name in detected.labels.classes]
+        known = [name for name in names if name in detected.labels.classes][:MOST_CHARTS]
+        charts = [_scores(run, detected, name) for name in known]
         parts.append(tag("div", charts, class_="charts"))
         legend = [
             tag("li", tag("span", class_=f"key {style}"), words)

@@ -54,7 +54,7 @@ class RunPictures:
 
     @cached_property
     def shots(self) -> Dataset | None:
-        return self._read(lambda data: data.shots)
+        return self._read(lambda data: data.novel_shots)
 
     @cached_property
     def mined(self) -> Dataset | None:

@@ -144,7 +144,7 @@ def differences(config: Config) -> tuple[str, list[tuple[str, str, str]]]:
     return best
 
 
-def preset_values(name: str, k: int) -> dict[str, str]:
+def preset_values(name: str, k: int | None) -> dict[str, str]:
     """The values of a preset for K shots, which some keys depend on."""
     return values_of(resolve(name, shots=k))
 

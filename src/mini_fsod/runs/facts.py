@@ -14,10 +14,9 @@ import numpy as np
 from mini_fsod.config.schema import Config
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.shots import box_sides
-from mini_fsod.data.subsets import is_target
+from mini_fsod.data.subsets import base_set, is_target
 from mini_fsod.files import write_json
 from mini_fsod.runs.data import RunData
-from mini_fsod.runs.shots import tiny_shot_notes
 from mini_fsod.state_files import Count, Finite, Kind, read_state_file
 
 DATA_FACTS = "data.json"
@@ -37,7 +36,7 @@ class ClassFacts(Kind):
 
 class DataFacts(Kind):
     train_images: Count
-    base_images: Count  # with a base box
+    base_images: Count  # with a base box that people drew
     mined_images: Count
     test_images: Count | None
     short: Count  # the detector's scale: sides of images at test
@@ -49,10 +48,9 @@ class DataFacts(Kind):
 def write_data_facts(run: Path, data: RunData, config: Config, with_shots: bool) -> None:
     """Write `data.json`. Shots are only drawn or read where a stage of the run uses them."""
     short, long = config.views.test, config.views.long
-    shots = data.shots if with_shots else None
+    shots = data.novel_shots if with_shots else None
     parts = {"train": data.train, "test": data.test, "shots": shots}
     counts = {name: _counts_and_sides(part, short, long) for name, part in parts.items()}
-    tiny = [] if shots is None else tiny_shot_notes(shots, data.labels.novel, data.base, config)
     classes = {}
     for name in data.labels.classes:
         (train, train_side), (test, test_side), (k, shot_side) = (
@@ -70,12 +68,12 @@ def write_data_facts(run: Path, data: RunData, config: Config, with_shots: bool)
         }
     facts = {
         "train_images": len(data.train),
-        "base_images": len(data.base),
+        "base_images": len(base_set(data.train, data.labels)),
         "mined_images": len(data.mined),
         "test_images": None if data.test is None else len(data.test),
         "short": short,
         "long": long,
-        "tiny": tiny,
+        "tiny": [] if shots is None else data.tiny_shots(),
         "classes": classes,
     }
     write_json(run / DATA_FACTS, facts)

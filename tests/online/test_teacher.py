@@ -46,6 +46,7 @@ class FakeDetector:
         regions: list[Row] = (),
         mine: Mine = Mine(),  # noqa: B008
         truth_known: bool = False,
+        rejected: list[Row] = (),
         **keys: Any,
     ):
         """The targets as (box, label), and the losses and gauges, with these keys of `online`."""
@@ -59,6 +60,7 @@ class FakeDetector:
             instances(pool, width=4),
             targets([*regions], width=2),
             targets([*hidden], width=4),
+            targets([*rejected], width=2),
             DRAW,
         )
         found = losses(inputs)

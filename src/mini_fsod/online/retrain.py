@@ -54,7 +54,8 @@ def online(run: Run, folder: Path) -> dict[str, Any]:
     training = training_set(run, extra)
     hidden = oracle(run.data.mined, labels).mined  # only the gauges see them
     student, weights = new_student(run)
-    boxes = [(training.mined, training.scores), (training.ignored, None), (hidden, None)]
+    others = (training.ignored, hidden, training.rejected)
+    boxes = [(training.mined, training.scores), *((other, None) for other in others)]
     batches, sizes = run.data.batches(training.data, boxes)
     images = epoch_images(training, labels, section)
     schedule = run.schedule(sizes, section, images)
@@ -76,7 +77,8 @@ def online(run: Run, folder: Path) -> dict[str, Any]:
     else:
         losses = losses_with_mined(student, section, config.mine)
     inputs = inputs_from_batches(batches, convert, section.strong, config.seed, run.device)
-    further = training.mined, training.ignored
+    further = [training.mined, training.ignored]
+    further += [training.rejected] if len(training.rejected) else []
     feed = run.data.feed(training.data, schedule, inputs, run.team, section.accumulate, further)
     return run.train(
         "online", folder, student, labels, losses, feed, section, weights, average, health
@@ -126,16 +128,14 @@ def training_set(run: Run, extra: MinedExtra | None) -> TrainingSet:
 
 
 def mined_inputs(batch: Batch, strong: Tensor, draw: Tensor) -> MinedInputs:
-    mined, ignored, _ = (Targets(*boxes[:3]) for boxes in batch.extra)
+    mined, ignored, *_ = (Targets(*boxes[:3]) for boxes in batch.extra)
     return MinedInputs(strong, batch.sizes, batch.targets, mined, ignored, draw)
 
 
 def teacher_inputs(batch: Batch, strong: Tensor, draw: Tensor) -> TeacherInputs:
-    _, ignored, hidden = (Targets(*boxes[:3]) for boxes in batch.extra)
     pool = batch.extra[0]
-    return TeacherInputs(
-        batch.images, strong, batch.sizes, batch.targets, pool, ignored, hidden, draw
-    )
+    others = (Targets(*boxes[:3]) for boxes in batch.extra[1:])  # ignored, hidden, rejected
+    return TeacherInputs(batch.images, strong, batch.sizes, batch.targets, pool, *others, draw)
 
 
 def inputs_from_batches(

@@ -22,9 +22,10 @@ from mini_fsod.files import real
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.candidates import Candidates
 from mini_fsod.mining.extra import MinedExtra
+from mini_fsod.mining.names import REVIEWED
 from mini_fsod.mining.overlap import iou, pairs_within
 from mini_fsod.mining.pool_io import Pool
-from mini_fsod.online.mingling import SAME_OBJECT, outside_objects
+from mini_fsod.online.mingling import ACCEPTED, SAME_OBJECT, outside_objects
 from mini_fsod.train.step import Losses
 
 # The training set
@@ -36,27 +37,52 @@ class TrainingSet:
 
     data: Dataset  # classes in the order of the label map; no hidden object among its boxes
     mined: Boxes
-    scores: Floats  # (n,) of the mined boxes
+    scores: Floats  # (n,) of the mined boxes; ACCEPTED where a person has accepted the box
     ignored: Boxes  # regions without background loss
+    rejected: Boxes = NO_BOXES  # places where a person has seen no object of that class
 
 
 def base_and_pool(
     data: Dataset, labels: LabelMap, pool: Pool, candidates: Candidates | None
 ) -> TrainingSet:
-    """Base boxes and the pool. There is no background loss on `candidates`, chosen or not.
+    """Base boxes and the pool. There is no background loss on `candidates`, chosen or not; but on
+    rejected ones, which are background.
 
     `data` has the classes of the label map and all boxes; novel ones are left out here.
     """
     first = len(labels.base)
     ignored = NO_BOXES
+    rejected = _of_novel(pool.rejected, first)
     if candidates is not None:
         ignored = Boxes.of(candidates.image, candidates.xywh, candidates.label + first)
+        ignored = _without_places(ignored, rejected)
     return TrainingSet(
         data.with_boxes(data.boxes.take(is_of(data, labels.base))),
         Boxes.of(pool.image, pool.xywh, pool.label + first),  # pools are sorted by image already
-        pool.score,
+        _training_scores(pool),
         ignored,
+        rejected,
     )
+
+
+def _of_novel(boxes: Boxes, first: int) -> Boxes:
+    """Boxes with labels of the label map, whose novel classes begin at `first`."""
+    return replace(boxes, label=boxes.label + first)
+
+
+def _training_scores(pool: Pool) -> Floats:
+    """(n,) the scores of a pool, with those of accepted boxes above all others."""
+    return np.where(pool.score >= REVIEWED, ACCEPTED, pool.score)
+
+
+def _without_places(boxes: Boxes, places: Boxes) -> Boxes:
+    """The boxes that are not at one of these places of their class."""
+    row, place = pairs_within(boxes.image, places.image)
+    same = boxes.label[row] == places.label[place]
+    same &= iou(boxes.xywh[row], places.xywh[place]) >= SAME_OBJECT
+    kept = np.ones(len(boxes), dtype=np.bool_)
+    kept[row[same]] = False
+    return boxes.take(kept)
 
 
 def oracle(data: Dataset, labels: LabelMap) -> TrainingSet:
@@ -68,7 +94,8 @@ def oracle(data: Dataset, labels: LabelMap) -> TrainingSet:
 
 
 def with_shots(training: TrainingSet, shots: Dataset, labels: LabelMap) -> TrainingSet:
-    """Add the K shots to the annotated boxes; mined boxes that repeat one are dropped.
+    """Add the K shots to the annotated boxes; mined boxes that repeat one are dropped. Those that a
+    person has accepted are dropped only for a shot of their class: the object stays.
 
     A shot's image that is not in the data yet is added with all of its shots, base ones included.
     File names of both must be relative to the same folder (`data.subsets.renamed_as_in`).
@@ -80,7 +107,11 @@ def with_shots(training: TrainingSet, shots: Dataset, labels: LabelMap) -> Train
     novel = both.boxes.take(is_of(both, labels.novel))
     mined, shot = pairs_within(training.mined.image, novel.image)
     repeats = np.zeros(len(training.mined), dtype=np.bool_)
-    repeats[mined[iou(training.mined.xywh[mined], novel.xywh[shot]) >= SAME_OBJECT]] = True
+    same = iou(training.mined.xywh[mined], novel.xywh[shot]) >= SAME_OBJECT
+    same &= (training.scores[mined] < ACCEPTED) | (
+        training.mined.label[mined] == novel.label[shot]
+    )
+    repeats[mined[same]] = True
     return replace(
         training, data=both, mined=training.mined.take(~repeats), scores=training.scores[~repeats]
     )
@@ -97,7 +128,9 @@ def with_extra(training: TrainingSet, extra: MinedExtra, labels: LabelMap) -> Tr
     shown = np.unique(extra.pool.image)
     mined = Boxes.of(extra.pool.image, extra.pool.xywh, extra.pool.label + len(labels.base))
     new = extra.data.with_boxes(mined).select(shown)
-    unsure = extra.data.with_boxes(extra.unsure).select(shown).boxes
+    rejected = _of_novel(extra.pool.rejected, len(labels.base))
+    unsure = extra.data.with_boxes(_without_places(extra.unsure, rejected)).select(shown).boxes
+    rejected = extra.data.with_boxes(rejected).select(shown).boxes
     both = replace(
         data,
         ids=(*data.ids, *(f"extra {id_}" for id_ in new.ids)),
@@ -110,8 +143,9 @@ def with_extra(training: TrainingSet, extra: MinedExtra, labels: LabelMap) -> Tr
     return TrainingSet(
         both,
         training.mined.joined(replace(new.boxes, image=new.boxes.image + first)),
-        np.concatenate([training.scores, extra.pool.score]),
+        np.concatenate([training.scores, _training_scores(extra.pool)]),
         training.ignored.joined(replace(unsure, image=unsure.image + first)),
+        training.rejected.joined(replace(rejected, image=rejected.image + first)),
     )
 
 

@@ -37,7 +37,7 @@ from mini_fsod.runs.base import base
 from mini_fsod.runs.data import RunData
 from mini_fsod.runs.detectors import load_detector, to_device
 from mini_fsod.runs.identity import file_content, stage_key, stages_of
-from mini_fsod.runs.pool import EXTRA_POOL, POOL, edits, refresh_pools
+from mini_fsod.runs.pool import EXTRA_POOL, POOL, edits, has_accepted, refresh_pools
 from mini_fsod.runs.results import advice, device_name, say_figures, write_results
 from mini_fsod.runs.run import Run
 from mini_fsod.tfa.transfer import transfer
@@ -164,7 +164,9 @@ class _Content:
         candidates = run.folder("mine") / "candidates.json"
         if run.config.online.ignore_candidates and is_file(candidates):
             paths.append(candidates)
-        return [digest(path) for path in paths]
+        # before there was a review, boxes without a score could be dropped
+        accepted = ["accepted"] if any(map(has_accepted, paths)) else []
+        return [*(digest(path) for path in paths), *accepted]
 
 
 class _Pipeline:
@@ -311,7 +313,7 @@ class _Pipeline:
         about = edits(self._out, mined)
         if about["edited"]:
             console.note(
-                f"edited pool: {about['boxes']:,} boxes, {about['removed']:,} removed, "
+                f"pool: {console.count(about['boxes'], 'box')}, {about['removed']:,} removed, "
                 f"{about['added']:,} added, {about['relabelled']:,} relabelled"
             )
 

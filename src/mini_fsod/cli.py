@@ -27,6 +27,7 @@ from mini_fsod.commands import (  # noqa: F401 - each module registers its comma
     predict,
     presets,
     pretrain,
+    review,
     run,
     runs,
     sample,

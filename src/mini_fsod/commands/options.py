@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CONTENTS = {
     "Start": ("demo", "presets"),
     "Data": ("check", "sample", "demo-data"),
-    "Training": ("run", "mine", "runs", "pretrain", "study"),
+    "Training": ("run", "mine", "review", "runs", "pretrain", "study"),
     "Detectors": ("predict", "eval", "checkpoint"),
 }
 

@@ -259,9 +259,7 @@ def read_pool(path: Path, data: Dataset, labels: LabelMap) -> Pool:
     )
 
 
-def _rejected(
-    path: Path, data: Dataset, labels: LabelMap, problems: list[Problem]
-) -> Boxes:
+def _rejected(path: Path, data: Dataset, labels: LabelMap, problems: list[Problem]) -> Boxes:
     """The rejected places in a pool, with labels among the novel classes."""
     index = {file: i for i, file in enumerate(data.files)}
     rows: list[tuple[int, list[float], int]] = []
@@ -276,8 +274,8 @@ def _rejected(
             what = f"not a rejected place of these pictures and classes ({error})"
             fix = f'remove it, or the whole list "{REJECTED}"'
             problems.append(Problem("rejected-wrong", str(path), f"{REJECTED}[{n}]", what, fix))
-    image, xywh, label = zip(*rows, strict=True) if rows else ((), np.zeros((0, 4)), ())
-    return Boxes.of(image, xywh, label)
+    xywh = np.array([box for _, box, _ in rows]).reshape(-1, 4)
+    return Boxes.of([image for image, *_ in rows], xywh, [label for *_, label in rows])
 
 
 def _image_indices(given: Dataset, data: Dataset, path: str) -> tuple[Ints, list[Problem]]:

@@ -17,7 +17,9 @@ MAX_INSTANCES = 32  # the most boxes that the teacher may find in an image
 IN_NMS = 16  # (proposal, class) pairs that enter NMS for each instance that may come out of it
 NESTING_ROUNDS = 8  # chains of nested boxes are never longer in practice
 SAME_OBJECT = 0.5  # IoU from which two boxes mean the same object
-ACCEPTED = 2.0  # score in training of a pool's box that a person has accepted; others have at most 1
+ACCEPTED = (
+    2.0  # score in training of a pool's box that a person has accepted; others have at most 1
+)
 
 
 def found_by_teacher(

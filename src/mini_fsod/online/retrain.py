@@ -134,8 +134,10 @@ def mined_inputs(batch: Batch, strong: Tensor, draw: Tensor) -> MinedInputs:
 
 def teacher_inputs(batch: Batch, strong: Tensor, draw: Tensor) -> TeacherInputs:
     pool = batch.extra[0]
-    others = (Targets(*boxes[:3]) for boxes in batch.extra[1:])  # ignored, hidden, rejected
-    return TeacherInputs(batch.images, strong, batch.sizes, batch.targets, pool, *others, draw)
+    ignored, hidden, rejected = (Targets(*boxes[:3]) for boxes in batch.extra[1:])
+    return TeacherInputs(
+        batch.images, strong, batch.sizes, batch.targets, pool, ignored, hidden, rejected, draw
+    )
 
 
 def inputs_from_batches(

@@ -108,9 +108,7 @@ def with_shots(training: TrainingSet, shots: Dataset, labels: LabelMap) -> Train
     mined, shot = pairs_within(training.mined.image, novel.image)
     repeats = np.zeros(len(training.mined), dtype=np.bool_)
     same = iou(training.mined.xywh[mined], novel.xywh[shot]) >= SAME_OBJECT
-    same &= (training.scores[mined] < ACCEPTED) | (
-        training.mined.label[mined] == novel.label[shot]
-    )
+    same &= (training.scores[mined] < ACCEPTED) | (training.mined.label[mined] == novel.label[shot])
     repeats[mined[same]] = True
     return replace(
         training, data=both, mined=training.mined.take(~repeats), scores=training.scores[~repeats]

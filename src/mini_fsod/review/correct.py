@@ -111,7 +111,7 @@ class _Pool:
             self._classes = {c["name"]: c["id"] for c in self._lists["categories"]}
             self._boxes: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
             for box in self._lists["annotations"]:
-                x, y, width, height = (float(side) for side in box["bbox"])
+                _, _, _, _ = (float(side) for side in box["bbox"])
                 key = box["image_id"], box["category_id"]
                 self._boxes.setdefault(key, []).append(box)
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:

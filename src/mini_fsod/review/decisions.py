@@ -20,13 +20,13 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from mini_fsod.errors import UserError
-from mini_fsod.files import mode, read_bytes, unwritten
+from mini_fsod.files import FREE_SPACE, mode, read_bytes, unwritten
 from mini_fsod.limits import JOURNAL_BYTES
 from mini_fsod.state_files import Finite, check_kind
 
 JOURNAL = "review.jsonl"  # in a run's folder
 FORMAT = 1  # of the journal
-DIGITS = 2  # decimals of a pixel, for boxes in the journal
+DIGITS = 2  # decimals of boxes that were drawn
 
 Box = tuple[float, float, float, float]  # x, y, width, height in the picture's own pixels
 Do = Literal["accept", "reject", "undo"]
@@ -82,7 +82,7 @@ _Line = TypedDict(
 
 
 def rounded(box: Sequence[float]) -> Box:
-    """A box as the journal has it, so that it is found again."""
+    """A box that was drawn, to a hundredth of a pixel."""
     x, y, width, height = (round(float(value), DIGITS) for value in box)
     return x, y, width, height
 
@@ -116,6 +116,10 @@ def read_decisions(path: Path) -> list[Decision]:
     is saved. Any other damaged line is a UserError.
     """
     return _parse(path, _content(path))[0]
+
+
+class NotSaved(UserError):
+    """The disk has not taken a decision."""
 
 
 class Journal:
@@ -158,7 +162,9 @@ class Journal:
             except OSError as error:
                 self._file.truncate(size)  # the file never ends in the middle of a line
                 self._file.seek(size)
-                raise unwritten(self._path, error) from None
+                raise NotSaved(
+                    f"{self._path}: cannot be written ({error.strerror}).", FREE_SPACE
+                ) from None
             self.decisions.extend(numbered)
             return numbered
 
@@ -215,7 +221,9 @@ def _decision(record: Any, number: int) -> Decision:
     if record.get("n") != number:
         raise ValueError(f"it should have the number {number}")
     if record.get("do") == "undo":
-        return Decision(NOWHERE, "undo", of=record["of"], number=number) if "of" in record else _no()
+        return (
+            Decision(NOWHERE, "undo", of=record["of"], number=number) if "of" in record else _no()
+        )
     if not {"do", "picture", "class", "bbox"} <= record.keys():
         _no()
     place = Place(

@@ -75,9 +75,7 @@ def refresh_pools(run: Path, mined: Path) -> None:
         write_json(run / ORIGIN, origins)
 
 
-def _corrected(
-    base: Path, source: Path, decisions: Sequence[Decision], since: int
-) -> bytes | None:
+def _corrected(base: Path, source: Path, decisions: Sequence[Decision], since: int) -> bytes | None:
     """The content of the pool `base` with the decisions done to it; None where it is no pool.
 
     `source` is as it was mined, and names all pictures.
@@ -87,9 +85,8 @@ def _corrected(
     if not places:
         return unchanged
     try:
-        pool, mined = _read(base), _read(source)
-        files = [image["file_name"] for image in mined["images"]]
-        corrected = corrected_pool(pool, decisions, places[0].extra, files, since)
+        pool = _read(base)
+        corrected = corrected_pool(pool, decisions, places[0].extra, pictures_in(source), since)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None  # its reader says what is wrong
     return unchanged if corrected == pool else (dumps(corrected) + "\n").encode()
@@ -122,6 +119,11 @@ def edits(run: Path, mined: Path) -> dict[str, Any]:
         "added": added.total() - relabelled,
         "relabelled": relabelled,
     }
+
+
+def pictures_in(pool: Path) -> list[str]:
+    """The names of the pictures in a pool that the stage `mine` wrote: all that were mined."""
+    return [image["file_name"] for image in _read(pool)["images"]]
 
 
 def has_accepted(pool: Path) -> bool:

@@ -165,7 +165,7 @@ class _Content:
         if run.config.online.ignore_candidates and is_file(candidates):
             paths.append(candidates)
         # before there was a review, boxes without a score could be dropped
-        accepted = ["accepted"] if any(map(has_accepted, paths)) else []
+        accepted = ["accepted"] if any(map(has_accepted, (run.pool, run.extra_pool))) else []
         return [*(digest(path) for path in paths), *accepted]
 
 

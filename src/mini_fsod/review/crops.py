@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import Generic, NamedTuple, TypeVar
@@ -60,9 +61,13 @@ class Gallery:
         self._paths = paths
         self._roots = [real(root) for root in roots]
         self._links = links
+        self._real = lru_cache(maxsize=None)(real)  # of folders, of which there are few
         self._decoded: _Kept[Bytes] = _Kept(DECODED_BYTES, lambda pixels: pixels.nbytes)
         self._encoded: _Kept[bytes] = _Kept(ENCODED_BYTES, len)
         self._sizes: dict[int, tuple[int, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._paths)
 
     def size(self, n: int, declared: tuple[int, int] = (0, 0)) -> tuple[int, int]:
         """Width and height that boxes of a picture refer to; a UserError if it cannot be shown."""
@@ -114,7 +119,11 @@ class Gallery:
         return path
 
     def _is_inside(self, path: Path) -> bool:
-        return self._links or any(root in real(path).parents for root in self._roots)
+        if self._links:
+            return True
+        folder = self._real(path.parent)
+        target = real(path) if path.is_symlink() else folder / path.name
+        return any(root in target.parents for root in self._roots)
 
 
 class _Kept(Generic[Value]):

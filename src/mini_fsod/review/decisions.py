@@ -141,7 +141,7 @@ class Journal:
                 self._write("", end="\n")
             folder = os.open(path.parent, os.O_RDONLY)  # the new name must outlive a power cut
             try:
-                os.fsync(folder)
+                self._sync(folder)
             finally:
                 os.close(folder)
         except OSError as error:

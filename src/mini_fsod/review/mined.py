@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -96,10 +97,12 @@ class MinedReview(Review):
                 for at in places:
                     answered.setdefault((at.picture, at.name), []).append(at)
 
-        def offer(place: Place, score: float, mined: bool) -> None:
+        def offer(place: Place, score: float, mined: bool) -> bool:
             near = answered.get((place.picture, place.name), ())
-            if all(overlap(place.box, at.box) < SAME_PLACE for at in near):
+            is_new = all(overlap(place.box, at.box) < SAME_PLACE for at in near)
+            if is_new:
                 self.add(Item(place, index[place.picture], mined, score))
+            return is_new
 
         kept = read_pool(pool, data, self.labels)
         for place, score in _places(data, self.labels.novel, extra, kept):
@@ -109,11 +112,11 @@ class MinedReview(Review):
         found = read_candidates(folder / CANDIDATES, data, self.labels)
         if self._nested:
             found = found.take(not_nested(found))
-        best = np.argsort(-found.score, kind="stable")
-        rows = [best[found.label[best] == k][:CANDIDATES_OFFERED] for k in range(len(self.classes))]
-        found = found.take(np.concatenate([np.zeros(0, np.int64), *rows]))
+        found = found.take(np.argsort(-found.score, kind="stable"))
+        offered = Counter[str]()
         for place, score in _places(data, self.labels.novel, extra, found):
-            offer(place, score, False)
+            if place not in self._numbers and offered[place.name] < CANDIDATES_OFFERED:
+                offered[place.name] += offer(place, score, False)
 
     def _arrange(self) -> None:
         """The columns that the order is computed from; items that are drawn later are not in it."""

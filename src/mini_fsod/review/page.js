@@ -9,6 +9,7 @@ let whole = false; // the whole picture, not the box alone
 const skipped = [];
 const drawing = () => overview.mode === "draw";
 const current = () => page.items[at];
+const number = (value) => value.toLocaleString("en");
 
 // Deciding
 
@@ -244,7 +245,7 @@ function showStrip() {
       const [x, y, width, height] = box;
       svg.append(shape("rect", { x, y, width, height }));
     }
-    const mark = { open: item.mined ? "mined" : "", accept: "✓", reject: "✕" }[item.state];
+    const mark = { open: item.box ? (item.mined ? "mined" : "cand.") : "", accept: "✓", reject: "✕" }[item.state];
     const score = item.score === null ? "" : item.score.toFixed(2);
     const label = `Box ${index + 1}, ${{ open: "open" }[item.state] || `${item.state}ed`}`;
     return element("li", { class: item.state }, element(
@@ -283,9 +284,11 @@ function showClasses() {
     const share = row.goal ? row.accepted / row.goal : row.mined ? row.decided / row.mined : 1;
     const bar = element("div");
     bar.style.width = `${Math.min(share, 1) * 100}%`;
-    const count = row.goal ? `${row.accepted} of ${row.goal}` : `${row.decided} of ${row.mined}`;
+    const count = row.goal ? `${row.accepted} of ${row.goal}`
+      : `${number(row.decided)} of ${number(row.mined)}`;
     const about = row.goal ? "boxes drawn"
-      : `✓ ${row.accepted}  ✕ ${row.rejected}  · ${row.candidates} further candidates`;
+      : `✓ ${number(row.accepted)}  ✕ ${number(row.rejected)}  · ${number(row.candidates)} `
+        + "further candidates";
     const choose = () => {
       if (drawing()) { page.class = row.name; showClasses(); redraw(); waitForBox(); return; }
       chosen = row.name;
@@ -300,8 +303,8 @@ function showClasses() {
   byId("classes").replaceChildren(...rows);
   const sum = (key) => overview.classes.reduce((total, row) => total + (row[key] ?? 0), 0);
   byId("total").textContent = drawing() ? `${sum("accepted")} boxes drawn`
-    : `${sum("decided")} of ${sum("mined")} mined boxes decided · ✓ ${sum("accepted")} · `
-      + `✕ ${sum("rejected")}`;
+    : `${number(sum("decided"))} of ${number(sum("mined"))} mined boxes decided · `
+      + `✓ ${number(sum("accepted"))} · ✕ ${number(sum("rejected"))}`;
 }
 
 // Changing a box, its class, or what is shown

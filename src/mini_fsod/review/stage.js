@@ -37,8 +37,8 @@ function drawBox(box, kind, label) {
   for (const layer of ["halo", "line"]) {
     byId("boxes").append(shape("rect", { x, y, width, height, class: `${kind} ${layer}` }));
   }
-  if (!label) return;
   const size = 12 / fitFrame();
+  if (!label || !Number.isFinite(size)) return;
   const text = shape("text", {
     x: Math.max(x, view[0]) + size / 3, y: Math.max(y - size / 3, view[1] + size * 1.1),
     "font-size": size, "stroke-width": size / 4,

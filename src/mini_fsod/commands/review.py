@@ -42,7 +42,8 @@ def review_command(
         str, Option(help="Listen on another address. Example: --host 0.0.0.0")
     ] = "127.0.0.1",
     port: Annotated[
-        int | None, Option(min=1, max=65535, help="Listen on another port. Example: --port 9000")
+        int | None,
+        Option(min=0, max=65535, help="Listen on another port; 0: any. Example: --port 9000"),
     ] = None,
     links: Annotated[
         bool,

@@ -261,16 +261,16 @@ def read_pool(path: Path, data: Dataset, labels: LabelMap) -> Pool:
 
 def _rejected(path: Path, data: Dataset, labels: LabelMap, problems: list[Problem]) -> Boxes:
     """The rejected places in a pool, with labels among the novel classes."""
-    index = {file: i for i, file in enumerate(data.files)}
+    find = finder(data.files)
     rows: list[tuple[int, list[float], int]] = []
     for key, n, record in records(path):
         if key != REJECTED or n < 0:
             continue
         try:
             check_kind(record, _Rejected)
-            label = labels.novel.index(record["category"])
-            rows.append((index[record["file_name"]], record["bbox"], label))
-        except (ValueError, KeyError) as error:
+            (image,) = find(record["file_name"])
+            rows.append((image, record["bbox"], labels.novel.index(record["category"])))
+        except ValueError as error:
             what = f"not a rejected place of these pictures and classes ({error})"
             fix = f'remove it, or the whole list "{REJECTED}"'
             problems.append(Problem("rejected-wrong", str(path), f"{REJECTED}[{n}]", what, fix))

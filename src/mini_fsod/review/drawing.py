@@ -48,7 +48,9 @@ class Drawing(Review):
         super().__init__(name_of(data.root), novel, gallery, sizes, journal)
         order = [*range(len(data))]
         Random(SEED).shuffle(order)
-        self._pictures = [self.add(Item(NOWHERE._replace(picture=data.files[i]), i)) for i in order]
+        self._pictures = [
+            self.show_only(Item(NOWHERE._replace(picture=data.files[i]), i)) for i in order
+        ]
         index = {file: i for i, file in enumerate(data.files)}
         for place, decision in settled(journal.decisions).items():
             if place.picture in index and place.name in self.classes:

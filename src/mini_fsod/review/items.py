@@ -142,12 +142,15 @@ class Review(ABC):
 
     def add(self, item: Item) -> int:
         """The number of an item, which is added if there is none of its place yet."""
-        if item.is_picture or item.place not in self._numbers:
-            self._numbers.setdefault(item.place, len(self.items))
-            self._of_picture.setdefault(item.picture, []).append(len(self.items))
-            self.items.append(item)
-            return len(self.items) - 1
+        if item.place not in self._numbers:
+            self._numbers[item.place] = self.show_only(item)
         return self._numbers[item.place]
+
+    def show_only(self, item: Item) -> int:
+        """Add an item that nothing is decided about: a whole picture, or a shot."""
+        self._of_picture.setdefault(item.picture, []).append(len(self.items))
+        self.items.append(item)
+        return len(self.items) - 1
 
     def item(self, number: int) -> Item:
         if not 0 <= number < len(self.items):

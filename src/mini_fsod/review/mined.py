@@ -78,7 +78,7 @@ class MinedReview(Review):
         found: dict[str, list[int]] = {name: [] for name in self.labels.novel}
         for place, image in _annotated(shots, self.labels.novel):
             if len(found[place.name]) < REFERENCES:
-                found[place.name].append(self.add(Item(place, first + image)))
+                found[place.name].append(self.show_only(Item(place, first + image)))
         return found
 
     def _read(self, data: Dataset, extra: bool, folder: Path, pool: Path, first: int) -> None:

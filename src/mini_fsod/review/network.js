@@ -48,7 +48,7 @@ async function save() {
   if (saving) return;
   saving = true;
   while (unsaved.length) {
-    say(`Saving ${unsaved.length} …`);
+    say(`Saving ${unsaved.length} …`, "saving");
     try {
       const { path, body, then } = unsaved[0];
       const result = await (await ask(path, body)).json();
@@ -58,7 +58,7 @@ async function save() {
       showClasses();
     } catch (error) {
       saving = false;
-      say(`${unsaved.length} not saved`);
+      say(`${unsaved.length} not saved`, "failed");
       if (error.status >= 400 && error.status < 500 && error.status !== 403) {
         unsaved.shift(); // the server will not take it: show what it has
         fail(error.message, () => start());
@@ -71,7 +71,7 @@ async function save() {
   }
   saving = false;
   byId("problem").hidden = true;
-  say("✓ All saved");
+  say("✓ All saved", "saved");
 }
 
 function send(path, body, then = () => {}) {
@@ -79,7 +79,10 @@ function send(path, body, then = () => {}) {
   return save();
 }
 
-function say(text) { byId("saved").textContent = text; }
+function say(text, state) {
+  byId("saved").textContent = text;
+  byId("saved").dataset.state = state;
+}
 
 function fail(text, retry) {
   byId("problem-text").textContent = text;

@@ -71,7 +71,7 @@ function removeBox(other) {
 
 async function undo() {
   send("/api/undo", {}, async ({ item }) => {
-    if (!item) { say("Nothing to undo"); return; }
+    if (!item) return;
     const index = page.items.findIndex((other) => other.id === item.id);
     if (item.score === null) await load(chosen, page.items[at]?.id); // a drawn box
     else if (index >= 0) { page.items[index] = item; await show(index); }
@@ -391,7 +391,9 @@ const BUTTONS = {
 
 async function start() {
   try {
+    const first = ask(pagePath(chosen, undefined, skipped));
     overview = await (await ask("/api/overview")).json();
+    take(await (await first).json());
   } catch (error) {
     fail(error.message || "The server does not answer.", start);
     return;
@@ -404,7 +406,7 @@ async function start() {
   if (overview.classes.length < 2) byId("next").hidden = byId("relabel").hidden = true;
   byId("key-list").replaceChildren(...KEYS.flatMap(([name, about]) => [
     element("dt", {}, element("kbd", {}, name)), element("dd", {}, about)]));
-  await load(chosen);
+  await show(firstOpen());
 }
 
 for (const [id, action] of Object.entries(BUTTONS)) byId(id).addEventListener("click", action);

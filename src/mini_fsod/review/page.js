@@ -9,6 +9,7 @@ let whole = false; // the whole picture, not the box alone
 const skipped = [];
 const drawing = () => overview.mode === "draw";
 const current = () => page.items[at];
+const article = (name) => (/^[aeiou]/i.test(name) ? "an" : "a");
 const number = (value) => value.toLocaleString("en");
 
 // Deciding
@@ -210,7 +211,7 @@ function redraw() {
     : item.score === null ? "drawn by hand"
     : item.mined ? "mined" : "not mined, below the threshold";
   byId("question").replaceChildren(
-    item.box === null ? `Draw a box around each ${page.class}` : `Is this a ${name}?`,
+    item.box === null ? `Draw a box around each ${page.class}` : `Is this ${article(name)} ${name}?`,
     ...(tag ? [element("span", { class: "tag" }, tag)] : []),
   );
   const score = item.score === null ? "" : `score ${item.score.toFixed(3)} · `;
@@ -225,7 +226,7 @@ function redraw() {
   for (const other of item.others) drawBox(other.box, `thin ${other.kind}`, other.class);
   if (item.box) drawBox(item.as_box || item.box, item.state, "");
   byId("picture").alt = item.box
-    ? `${item.picture}, with a box that may be a ${item.class}` : item.picture;
+    ? `${item.picture}, with a box that may show ${item.class}` : item.picture;
   byId("accept").firstChild.textContent = item.box === null ? "Next picture →" : "✓ Accept";
   byId("chips").append(...item.others.filter((box) => box.kind === "accepted").map((box) => (
     element("button", { type: "button", class: "small", onclick: () => removeBox(box) },
@@ -271,7 +272,7 @@ function markCurrent() {
 
 function showReferences() {
   byId("references").hidden = !page.references?.length;
-  byId("references").firstChild.textContent = `What a ${page.class} looks like: the shots`;
+  byId("references").firstChild.textContent = `What ${article(page.class)} ${page.class} looks like: the shots`;
   byId("references").lastChild.replaceChildren(...(page.references ?? []).map((item) => {
     const image = element("img", { alt: `A shot of ${item.class}` });
     pictureUrl(tilePath(item)).then((url) => { image.src = url; }, () => {});
@@ -302,7 +303,7 @@ function showClasses() {
   });
   byId("classes").replaceChildren(...rows);
   const sum = (key) => overview.classes.reduce((total, row) => total + (row[key] ?? 0), 0);
-  byId("total").textContent = drawing() ? `${sum("accepted")} boxes drawn`
+  byId("total").textContent = drawing() ? `${sum("accepted")} ${sum("accepted") === 1 ? "box" : "boxes"} drawn`
     : `${number(sum("decided"))} of ${number(sum("mined"))} mined boxes decided · `
       + `✓ ${number(sum("accepted"))} · ✕ ${number(sum("rejected"))}`;
 }

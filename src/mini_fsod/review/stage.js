@@ -38,7 +38,9 @@ function drawBox(box, kind, label) {
     byId("boxes").append(shape("rect", { x, y, width, height, class: `${kind} ${layer}` }));
   }
   const size = 12 / fitFrame();
-  if (!label || !Number.isFinite(size)) return;
+  const hidden = x > view[0] + view[2] || y > view[1] + view[3] || x + width < view[0]
+    || y + height < view[1];
+  if (!label || hidden || !Number.isFinite(size)) return;
   const text = shape("text", {
     x: Math.max(x, view[0]) + size / 3, y: Math.max(y - size / 3, view[1] + size * 1.1),
     "font-size": size, "stroke-width": size / 4,
@@ -57,8 +59,8 @@ function startEdit(box, done, waits = false) {
   edit = { box: box && [...box], done, waits, empty: !box };
   byId("frame").classList.add("editing");
   byId("editing").replaceChildren(
-    box ? "Drag a corner, an edge or the box, or draw a new one. Arrows move it, Shift with arrows "
-      + "changes its size." : "Drag over the object. Without a mouse: arrows.",
+    box ? "Drag a corner, an edge or the box, or draw a new one. " : "Drag over the object. ",
+    element("span", { class: "with-keys" }, "Arrows move the box, Shift with arrows resizes it. "),
     element("button", { type: "button", class: "small", onclick: finishEdit }, "Save ⏎"),
     element("button", { type: "button", class: "small", onclick: cancelEdit }, "Cancel Esc"),
   );

@@ -141,8 +141,6 @@ def test_page_accepts_rejects_and_undoes_with_keys(page: Any, mined: Path) -> No
 def test_page_redraws_and_adds_boxes(page: Any, mined: Path) -> None:
     with in_thread(mined) as address:
         opened(page, address)
-        frame = page.locator("#frame").bounding_box()
-        x, y, width, height = (frame[key] for key in ("x", "y", "width", "height"))
 
         def drag(*corners: float) -> None:
             page.mouse.move(x + corners[0] * width, y + corners[1] * height)
@@ -169,10 +167,11 @@ def test_page_redraws_and_adds_boxes(page: Any, mined: Path) -> None:
 
         second = page.evaluate("page.items[1].id")
         page.wait_for_selector(f"#frame[data-shown='{second}']")
+        page.keyboard.press("d")
+        page.wait_for_selector("#editing:visible")
         frame = page.locator("#frame").bounding_box()
         x, y, width, height = (frame[key] for key in ("x", "y", "width", "height"))
         view = page.evaluate("current().view")
-        page.keyboard.press("d")
         drag(0.1, 0.2, 0.6, 0.7)
         saved(page)
         drawn = decisions(mined)[1]

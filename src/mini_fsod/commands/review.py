@@ -5,7 +5,9 @@ from __future__ import annotations
 import secrets
 import shlex
 import socket
+import sys
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -82,11 +84,15 @@ def review_command(
                 "everybody in this network who learns the address can see the pictures and decide; "
                 "it is not encrypted"
             )
-        address = _address(host, listening)
-        console.out.print(f"http://{address}/?token={token}", soft_wrap=True, markup=False)
-        console.note("open this address in a browser; Ctrl-C ends the review")
-        serve(make_app(review, token, host), listening)
+        address = f"http://{_address(host, listening)}/?token={token}"
+        serve(make_app(review, token, host), listening, partial(_announce, address))
     _say_what_next(source, out, review)
+
+
+def _announce(address: str) -> None:
+    console.note("open this address in a browser; Ctrl-C ends the review")
+    console.out.print(address, soft_wrap=True, markup=False)
+    sys.stdout.flush()
 
 
 def _is_local(host: str) -> bool:

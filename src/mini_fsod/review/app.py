@@ -27,7 +27,7 @@ from mini_fsod.review.decisions import NotSaved
 from mini_fsod.review.guard import Guard
 from mini_fsod.review.items import Requests, Review
 
-SCRIPTS = ("stage.js", "network.js", "page.js")
+SCRIPTS = ("stage.js", "network.js", "page.js", "keys.js")
 PORT = 8765  # the one to try first
 SKIPPED = 500  # most items that a request for a page may leave out
 
@@ -107,8 +107,8 @@ def listen(host: str, port: int | None) -> socket.socket:
     )
 
 
-def serve(app: ASGIApp, listening: socket.socket) -> None:
-    """Answer requests until Ctrl-C or SIGTERM."""
+def serve(app: ASGIApp, listening: socket.socket, announce: Callable[[], None]) -> None:
+    """Announce the page, and answer requests until Ctrl-C or SIGTERM."""
     config = uvicorn.Config(
         app,
         log_level="error",
@@ -118,15 +118,20 @@ def serve(app: ASGIApp, listening: socket.socket) -> None:
         ws="none",
         timeout_graceful_shutdown=2,
     )
-    _Server(config).run(sockets=[listening])
+    server = _Server(config)
+    server.announce = announce
+    server.run(sockets=[listening])
 
 
 class _Server(uvicorn.Server):
+    announce: Callable[[], None]
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Ends by itself: uvicorn would send the signal to the process again."""
         before = {s: signal.signal(s, self.handle_exit) for s in (signal.SIGINT, signal.SIGTERM)}
         try:
+            self.announce()  # a signal from here on ends the server in order
             yield
         finally:
             for number, handler in before.items():

@@ -65,6 +65,7 @@ function startEdit(box, done, waits = false) {
     element("button", { type: "button", class: "small", onclick: cancelEdit }, "Cancel Esc"),
   );
   byId("editing").hidden = waits;
+  byId("about").hidden = !waits;
   showEdit();
 }
 
@@ -84,6 +85,7 @@ function stopEdit() {
   edit = drag = null;
   byId("frame").classList.remove("editing");
   byId("editing").hidden = true;
+  byId("about").hidden = false;
 }
 
 function showEdit() {

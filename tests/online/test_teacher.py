@@ -48,11 +48,12 @@ class FakeDetector:
         mine: Mine = Mine(),  # noqa: B008
         truth_known: bool = False,
         rejected: list[Row] = (),
+        missing: list[bool] | None = None,
         **keys: Any,
     ):
         """The targets as (box, label), and the losses and gauges, with these keys of `online`."""
         online = Online(**{"iou_branch": False, **keys})
-        losses = losses_with_teacher(self, self, LABELS, online, mine, 0.5, truth_known)
+        losses = losses_with_teacher(self, self, LABELS, online, mine, 0.5, truth_known, 0.7)
         inputs = TeacherInputs(
             WEAK,
             STRONG,
@@ -63,6 +64,7 @@ class FakeDetector:
             targets([*hidden], width=4),
             targets([*rejected], width=2),
             DRAW,
+            None if missing is None else torch.tensor([missing]),
         )
         found = losses(inputs)
         assert self.student_view is STRONG
@@ -122,6 +124,18 @@ def test_losses_with_teacher_join_the_pool_as_asked(rpn: bool, rcnn: bool) -> No
     assert (values["pool"], values["agreed"]) == (2, 1)  # of the whole pool in any case
     rows, _ = detector.teach(TRUTH, POOL, mingle=keys, delta=0.91)
     assert rows == [(B, 0), *([(A, 2), (D, 2)] if rcnn else [])]
+
+
+def test_losses_with_teacher_add_base_objects_where_labels_are_missing() -> None:
+    """The teacher is sure of a base object in B, and, as of a novel one, in A."""
+    found = detections((B, 0, 0.95), (D, 1, 0.6), (NEAR_A, 2, 0.9), (A, 1, 0.8), (C, 1, 0.75))
+    detector = FakeDetector(found)
+    assert detector.teach([], [], missing=[True, True])[0] == [(B, 0), (C, 1), (NEAR_A, 2)]
+    assert detector.teach([], [], missing=[False, True])[0] == [(C, 1), (NEAR_A, 2)]
+    assert detector.teach([], [])[0] == [(NEAR_A, 2)]
+    rows, values = detector.teach(TRUTH, [], missing=[True, True])  # B is there already
+    assert rows == [(B, 0), (C, 1), (NEAR_A, 2)]
+    assert values["base"] == 2
 
 
 def test_losses_with_teacher_use_delta_as_least_score() -> None:

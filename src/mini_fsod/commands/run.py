@@ -17,6 +17,7 @@ from mini_fsod.commands.options import (
     Sets,
     app,
     command_line,
+    flag,
     out_option,
 )
 from mini_fsod.files import CONFIG_FILE, is_file
@@ -48,6 +49,9 @@ def run_command(
         str | None,
         Option("--to", metavar="STAGE", help="Stop after this stage. Example: --to base"),
     ] = None,
+    only_novel: Annotated[
+        bool, flag("--only-novel", "Make a detector of the novel classes alone (only_novel).")
+    ] = False,
     out: Annotated[
         Path | None, out_option("The run's folder; default: runs/NAME.", "runs/first")
     ] = None,
@@ -61,7 +65,8 @@ def run_command(
     from mini_fsod.config.load import resolve
 
     source, default_out = _source_and_folder(config)
-    settings = resolve(source, sets or [], split=split, shots=shots, seed=seed)
+    sets = [*(sets or []), *(["only_novel=true"] if only_novel else [])]
+    settings = resolve(source, sets, split=split, shots=shots, seed=seed)
     out = out or default_out
 
     from mini_fsod.runs import stages  # torch: only imported for a valid configuration

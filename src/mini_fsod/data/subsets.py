@@ -20,6 +20,14 @@ def training_part(data: Dataset) -> str | None:
     return named[0] if len(named) == 1 else None
 
 
+def image_sets(data: Dataset) -> list[str]:
+    """The image sets with images; without VOC's train and val if trainval contains them."""
+    names = [n for n, images in data.subsets.items() if "/" not in n and len(images)]
+    whole = data.subsets.get("trainval", ())
+    parts = [n for n in names if n in ("train", "val") and np.isin(data.subsets[n], whole).all()]
+    return [n for n in names if n not in parts]
+
+
 def testing_part(data: Dataset) -> str | None:
     """The image set to score on by default: test, else val, if it has boxes; or None."""
     boxes = np.diff(data.offsets)
@@ -93,6 +101,18 @@ def base_set(data: Dataset, labels: LabelMap) -> Dataset:
     """
     stripped = data.with_boxes(data.boxes.take(is_of(data, labels.base)))
     return stripped.select(np.unique(stripped.boxes.image))
+
+
+def missing_labels(data: Dataset, labelled: Dataset, labels: LabelMap) -> Bools:
+    """(I, B) whether boxes of each base class may be missing in each image of `data`.
+
+    For a run whose base detector is given. `labelled` has all boxes that people drew: they have
+    labelled the images that have a box of any class, and the base classes that have a box anywhere.
+    """
+    files = {labelled.files[i] for i in np.unique(labelled.boxes.image).tolist()}
+    known = np.array([file in files for file in data.files], dtype=np.bool_)
+    classes = np.array([is_of(labelled, (name,)).any() for name in labels.base], dtype=np.bool_)
+    return np.asarray(~(known[:, None] & classes))
 
 
 def hidden_boxes(data: Dataset, labels: LabelMap) -> dict[str, tuple[int, int]]:

@@ -40,17 +40,40 @@ def found_by_teacher(
     if use_iou:
         assert candidates.iou is not None
         scores = (scores * candidates.iou[..., None]).sqrt()
+    allowed = (scores >= delta) & candidates.proposals.valid[..., None]
+    found = _select(candidates.boxes[:, :, base_classes:], scores, allowed, nms_iou, most)
+    return found._replace(labels=torch.where(found.valid, found.labels + base_classes, 0))
+
+
+def base_objects_of_teacher(
+    candidates: ScoredProposals,
+    missing: Tensor,
+    sure: float,
+    nms_iou: float,
+    most: int = MAX_INSTANCES,
+) -> ScoredBoxes:
+    """The teacher's instances of base classes whose labels are missing (B, base classes) in an
+    image, with a score of at least `sure`; otherwise as `found_by_teacher`.
+    """
+    base_classes = missing.shape[1]
+    scores = candidates.scores[..., :base_classes]
+    allowed = (scores >= sure) & candidates.proposals.valid[..., None] & missing[:, None, :]
+    return _select(candidates.boxes[:, :, :base_classes], scores, allowed, nms_iou, most)
+
+
+def _select(
+    boxes: Tensor, scores: Tensor, allowed: Tensor, nms_iou: float, most: int
+) -> ScoredBoxes:
     found = select(
-        candidates.boxes[:, :, base_classes:],
+        boxes,
         scores,
-        (scores >= delta) & candidates.proposals.valid[..., None],
+        allowed,
         nms_iou=nms_iou,
         detections=most,
         candidates=IN_NMS * most,
         rounds=12,
     )
-    labels = torch.where(found.valid, found.labels + base_classes, 0)
-    return ScoredBoxes(found.boxes, labels, found.valid, found.scores)
+    return ScoredBoxes(found.boxes, found.labels, found.valid, found.scores)
 
 
 def mingle(

@@ -31,6 +31,7 @@ from mini_fsod.commands import (  # noqa: F401 - each module registers its comma
     presets,
     pretrain,
     report,
+    review,
     run,
     runs,
     sample,

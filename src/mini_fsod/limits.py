@@ -50,6 +50,10 @@ PICKLE_READS = (
     4_000_000  # of old files of weights, whose pickle has no length: reads of a few bytes
 )
 
+# The review page
+JOURNAL_BYTES = 1 << 28  # of the decisions of a review: a million of them
+BODY_BYTES = 1 << 20  # of a request to the page: some thousand decisions
+
 # Problems
 PROBLEMS_KEPT = 1000  # of each kind and file; one more line counts the others
 PROBLEMS_OF_A_FILE = 20_000  # then the reader stops: a file of another kind is wrong everywhere

@@ -248,6 +248,6 @@ def test_run_trains_on_an_edited_pool(
     shapes.rewrite(copied_whole / "pool.json", lambda content: content["annotations"].pop())
     results = run(short_config(data), copied_whole, last="tune")
     assert results["pool"]["removed"] == 1
-    assert "edited pool" in capsys.readouterr().err
+    assert "1 removed, 0 added, 0 relabelled" in capsys.readouterr().err
     assert (copied_whole / "online").resolve() != mined
     assert (mined / "metrics.json").exists()  # the result of the mined pool stays

@@ -86,6 +86,22 @@ def check_given(config: Config) -> None:
     given_classes(section)
 
 
+def check_without_labels(config: Config, stages: Sequence[str]) -> None:
+    """Raise a UserError where keys leave nothing that stands in for missing base labels."""
+    if len(stages) > 1 and config.base.sure is None:
+        raise UserError(
+            "Base labels are missing, and base.sure is null: nothing would stand in for them, and "
+            "the base classes would be forgotten.",
+            "Set base.sure, for example to 0.7.",
+        )
+    if "online" in stages and not config.online.uses_pool:
+        raise UserError(
+            "Base labels are missing, so re-training needs what mining knows of base objects; "
+            "these keys leave mining out.",
+            "Set online.oracle to false, and online.mingle.rcnn to true.",
+        )
+
+
 def copy_with_scores(given: Path, folder: Path) -> None:
     """Copy a checkpoint into the folder of a stage, and the scores and detections beside it."""
     copy_file(given, folder / CHECKPOINT_FILE)

@@ -45,7 +45,7 @@ from mini_fsod.runs.detectors import load_detector, to_device
 from mini_fsod.runs.facts import write_data_facts
 from mini_fsod.runs.given import check_given, copy_with_scores, save_novel, take_given
 from mini_fsod.runs.identity import file_content, stage_key, stages_of
-from mini_fsod.runs.pool import EXTRA_POOL, POOL, edits, refresh_pools
+from mini_fsod.runs.pool import EXTRA_POOL, POOL, edits, has_accepted, refresh_pools
 from mini_fsod.runs.results import device_name, say_figures, write_results
 from mini_fsod.runs.run import Run
 from mini_fsod.runs.shots import uses_shots
@@ -173,7 +173,9 @@ class _Content:
         paths = [run.pool, run.extra_pool, mined / BASE_OBJECTS, mined / EXTRA / BASE_OBJECTS]
         if run.config.online.ignore_candidates or run.data.is_open:
             paths.append(mined / CANDIDATES)
-        return [digest(path) for path in paths if is_file(path)]
+        # before there was a review, boxes without a score could be dropped
+        accepted = ["accepted"] if any(map(has_accepted, (run.pool, run.extra_pool))) else []
+        return [*(digest(path) for path in paths if is_file(path)), *accepted]
 
 
 class _Pipeline:
@@ -334,7 +336,7 @@ class _Pipeline:
         about = edits(self._out, mined)
         if about["edited"]:
             console.note(
-                f"edited pool: {about['boxes']:,} boxes, {about['removed']:,} removed, "
+                f"pool: {console.count(about['boxes'], 'box')}, {about['removed']:,} removed, "
                 f"{about['added']:,} added, {about['relabelled']:,} relabelled"
             )
 

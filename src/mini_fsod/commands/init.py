@@ -106,9 +106,8 @@ def init_command(
     config = resolve(out)
     _show_found(found, gpu)
     _show_choices(choices)
-    if not no_estimate:
-        _show_costs(config)
-    _show_warnings(warnings(found, config))
+    lines = [] if no_estimate else _show_costs(config)
+    _show_warnings([*lines, *warnings(found, config)])
     console.out.print(f"\n[bold green]Written to {console.plain(out)}.[/] Next:", soft_wrap=True)
     console.out.print(f"  [bold]mini run {console.plain(written)}[/]", soft_wrap=True)
 
@@ -212,46 +211,45 @@ def _show_choices(choices: Sequence[Choice]) -> None:
         console.out.print(Padding(Text(why, style="dim"), (0, 0, 0, first)))
 
 
-def _show_costs(config: Config) -> None:
-    """Minutes and memory of each stage, measured with a few iterations of each."""
-    from mini_fsod.device import torch_device
+def _show_costs(config: Config) -> list[str]:
+    """Time and memory of each stage, measured with a few iterations of each; what that means."""
+    from mini_fsod.device import device_memory, torch_device
     from mini_fsod.runs.estimate import estimate_run
+    from mini_fsod.start.warn import cost_warnings
 
-    began = monotonic()
+    began, device = monotonic(), torch_device(config.device)
     try:
         with console.err.status("measuring what the run will cost, about half a minute"):
-            costs = estimate_run(config, torch_device(config.device))
+            costs = estimate_run(config, device)
     except UserError as error:
         console.out.print("\n[bold]Cost[/]  [dim]not measured[/]")
-        console.out.print(f"  {console.plain(error.what)} {console.plain(error.fix)}")
-        return
+        why = console.plain(f"{error.what} {error.fix}")
+        console.out.print(Padding(why, (0, 0, 0, 2)))
+        return []
     console.out.print(f"\n[bold]Cost[/]  [dim]measured here in {monotonic() - began:.0f} s[/]")
     console.table(cost_table(costs))
+    return cost_warnings(costs, config, device_memory(device))
 
 
 def cost_table(costs: RunEstimate) -> Table:
     """One row per stage, and the sum."""
-    table = console.columns("  stage", ">minutes", ">iterations", ">img/s", ">memory")
+    table = console.columns("  stage", ">time", ">iterations", ">img/s", ">memory")
     if costs.decoding:
-        table.add_row("  decoding", _minutes(costs.decoding), "", "", "")
+        table.add_row("  decoding", console.duration(60 * costs.decoding), "", "", "")
     for stage in costs.stages:
         if not stage.minutes:
             continue
         speed = stage.images_per_second
         table.add_row(
             f"  {stage.stage}",
-            _minutes(stage.minutes),
+            console.duration(60 * stage.minutes),
             "" if stage.iterations is None else f"{stage.iterations:,}",
             "" if speed is None else f"{speed:,.{int(speed < 10)}f}",
             console.size(stage.memory),
         )
     memory = console.size(costs.memory)
-    table.add_row("  all", _minutes(costs.minutes), "", "", memory, style="bold")
+    table.add_row("  all", console.duration(60 * costs.minutes), "", "", memory, style="bold")
     return table
-
-
-def _minutes(minutes: float) -> str:
-    return f"{minutes:,.0f}" if minutes >= 10 else f"{minutes:.1f}"
 
 
 def _show_warnings(lines: Sequence[str]) -> None:

@@ -22,6 +22,7 @@ CONTENTS = {
     "Start": ("init", "demo", "presets"),
     "Data": ("check", "sample", "data", "demo-data"),
     "Training": ("run", "mine", "review", "runs", "pretrain", "study"),
+    "Results": ("report", "doctor"),
     "Detectors": ("predict", "eval", "checkpoint"),
 }
 

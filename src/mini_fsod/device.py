@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 from pathlib import Path
@@ -31,6 +32,13 @@ def torch_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= gpus:
         raise UserError(f"There is no device {name}; {console.count(gpus, 'GPU')} found.", FIX)
     return device
+
+
+def device_memory(device: torch.device) -> int:
+    """Bytes of memory that the GPU has, else the computer."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def reset_peak_memory(device: torch.device) -> None:

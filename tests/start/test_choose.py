@@ -66,6 +66,8 @@ def test_text_of_is_read_back_as_it_is(tmp_path: Path) -> None:
         Choice("shots.file", "b.json", "the boxes"),
         Choice("base.checkpoint", PRETRAINED, "no labels"),
         Choice("views.short", [320, 384], ""),
+        Choice("seed", 7, "as in the former run"),
+        Choice("online.mingle.rpn", False, "as in the former run"),
     ]
     path = tmp_path / "x.yaml"
     path.write_text(text_of(choices, "mini init 'a\nseed: 9'", "x.yaml"))
@@ -74,5 +76,6 @@ def test_text_of_is_read_back_as_it_is(tmp_path: Path) -> None:
     assert str(config.data.root) == "my photos: 2026 # new"
     assert config.shots.k == 3
     assert config.views.short == (320, 384)
-    assert config.seed == 0
+    assert config.seed == 7
+    assert config.online.mingle.rpn is False
     assert max(map(len, path.read_text().splitlines())) <= 100

@@ -63,6 +63,16 @@ def test_look_says_which_pictures_are_missing(tmp_path: Path) -> None:
         look(photos, write_boxes(tmp_path / "b.json", *bolts()), ())
 
 
+def test_look_takes_copies_where_names_mean_several_photos(tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "photos" / "monday").parent
+    write_photos(photos / "tuesday")
+    write_photos(tmp_path / "labelled")
+    found = look(photos, write_boxes(tmp_path / "labelled" / "b.json", *bolts()), ())
+    assert found.shots_root is None
+    with pytest.raises(UserError, match="may be meant"):
+        look(photos, write_boxes(tmp_path / "b.json", *bolts()), ())
+
+
 def test_look_keeps_labels_of_other_classes(tmp_path: Path) -> None:
     photos = write_photos(tmp_path / "photos")
     write_boxes(photos / "annotations.json", (0, "car", (1, 1, 9, 9)), (4, "car", (1, 1, 9, 9)))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mini_fsod.data.archive import is_archive, unpacked
+from mini_fsod.data.archive import unpacked
 from mini_fsod.data.check import box_problems, empty_problems
 from mini_fsod.data.coco import not_coco, read_coco
 from mini_fsod.data.cvat import cvat_file, is_cvat, read_cvat
@@ -22,6 +22,7 @@ from mini_fsod.data.label_studio import is_label_studio, read_label_studio
 from mini_fsod.data.layout import (
     coco_files,
     data_folder,
+    is_archive,
     is_sample,
     listing,
     locate_pictures,
@@ -78,6 +79,8 @@ def read_with_problems(
         )
     if is_archive(path) and is_file(path):
         path = unpacked(path, pictures=root is None)
+    if root is not None and is_archive(root) and is_file(root):
+        root = unpacked(root)
     if is_folder(path):
         if without is not None and real(without) == real(path):
             return read_folder(path)

@@ -199,7 +199,12 @@ def _choose(
 
 
 def _candidates_and_pool(
-    run: Run, pairs: Pairs, data: Dataset, per_class: int, sure: Boxes, by_prototypes: bool
+    run: Run,
+    pairs: Pairs,
+    data: Dataset,
+    per_class: int,
+    sure: Boxes,
+    by_prototypes: bool,
 ) -> tuple[Candidates, Bools, dict[str, Threshold]]:
     """The candidates (Eq. 4), which of them are in the pool (Eq. 1, 5), and why."""
     section, labels = run.config.mine, run.data.labels

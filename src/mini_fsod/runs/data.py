@@ -33,7 +33,9 @@ from mini_fsod.data.subsets import (
 from mini_fsod.detector.model import Detector
 from mini_fsod.errors import UserError
 from mini_fsod.eval.detections import DatasetDetections
+from mini_fsod.eval.errors import error_figures
 from mini_fsod.eval.inference import detect_all
+from mini_fsod.eval.kept_detections import write_detections
 from mini_fsod.eval.score import score
 from mini_fsod.files import real
 from mini_fsod.labels import (
@@ -51,11 +53,12 @@ from mini_fsod.runs.given import check_without_labels, with_given_classes
 from mini_fsod.runs.shots import (
     boxes_per_class,
     drawn_shots,
-    note_tiny_shots,
     pictures_to_label,
     read_shot_file,
     refuse_missing_pictures,
     shots_of_file,
+    tiny_shot_notes,
+    uses_shots,
     with_base_shots,
 )
 from mini_fsod.train.distributed import Team
@@ -89,23 +92,25 @@ class RunData:
             )
         if self.is_open:
             check_without_labels(config, stages)
-        with_shots = {"transfer", "scan", "mine"}
-        with_shots |= {"tune"} if config.tune.data != "none" else set()
-        with_shots |= {"online"} if config.online.shots else set()
-        if with_shots & {*stages}:
+        if uses_shots(config, stages):
             shots = self.novel_shots  # refuses too few
             if config.shots.file is not None:
                 refuse_missing_pictures(config.shots.file, shots)
             if not self.is_open:
                 _ = self.shots  # refuses too few of a base class
         if "transfer" in stages and config.transfer.checkpoint is None:
-            labelled = arranged(base_set(self.train, self.labels), LabelMap(self.labels.base, ()))
-            note_tiny_shots(self.novel_shots, self.labels.novel, labelled, config)
+            for line in self.tiny_shots():
+                console.note(line)
         if stages and self.test is None:
             console.note(
                 "no test set, so nothing will be scored: name one in data.test, or call a folder "
                 "or annotation file test or val"
             )
+
+    def tiny_shots(self) -> list[str]:
+        """Warnings of novel classes whose shots are too small to learn from."""
+        drawn = arranged(base_set(self.train, self.labels), LabelMap(self.labels.base, ()))
+        return tiny_shot_notes(self.novel_shots, self.labels.novel, drawn, self._config)
 
     # Data sets
 
@@ -345,15 +350,23 @@ class RunData:
 
     # Scores
 
-    def score(self, detector: Detector, labels: LabelMap, bf16: bool) -> dict[str, Any]:
-        """The detector's scores on the test set, as `eval.score.score` gives them."""
+    def score(
+        self, detector: Detector, labels: LabelMap, bf16: bool, file: Path | None = None
+    ) -> dict[str, Any]:
+        """The detector's scores on the test set, as `eval.score.score` gives them, and its errors
+        as `eval.errors.error_figures` does. The detections are written into `file`.
+        """
         metric = self._config.data.metric
         if self.test is None:
             nothing = dict.fromkeys(("nAP50", "bAP50", "AP50", "test_set"))
             return {"metric": metric, **nothing, "per_class": {}, "images": 0, "detections": 0}
         data = arranged(self.test, labels)
         found = self.detections(detector, data, bf16)
-        return score(data, found, labels, metric) | {"test_set": self.test.digest}
+        if file is not None:
+            write_detections(file, found, data)
+        errors = error_figures(data, found, labels, metric)
+        figures = score(data, found, labels, metric)
+        return figures | {"test_set": self.test.digest, "errors": errors}
 
     def detections(self, detector: Detector, data: Dataset, bf16: bool) -> DatasetDetections:
         """What the detector finds in a data set, at the size of tests."""

@@ -15,7 +15,8 @@ from mini_fsod.data.text import shown
 from mini_fsod.detector.classes import with_classes
 from mini_fsod.detector.published import classes_of, fetch_published, published_detector
 from mini_fsod.errors import UserError, nearest
-from mini_fsod.files import CHECKPOINT_FILE
+from mini_fsod.eval.kept_detections import detections_file
+from mini_fsod.files import CHECKPOINT_FILE, is_file
 from mini_fsod.labels import LabelMap
 from mini_fsod.runs.store import copy_file
 
@@ -102,10 +103,12 @@ def check_without_labels(config: Config, stages: Sequence[str]) -> None:
 
 
 def copy_with_scores(given: Path, folder: Path) -> None:
-    """Copy a checkpoint into the folder of a stage, and the scores that are kept beside it."""
+    """Copy a checkpoint into the folder of a stage, and the scores and detections beside it."""
     copy_file(given, folder / CHECKPOINT_FILE)
     for score in given.resolve().parent.glob("score-*.json"):
-        copy_file(score, folder / score.name)
+        for file in (score, detections_file(score)):
+            if is_file(file):
+                copy_file(file, folder / file.name)
 
 
 def take_given(config: Config, folder: Path) -> dict[str, Any]:

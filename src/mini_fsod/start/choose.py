@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,15 +30,18 @@ class Choice(NamedTuple):
     why: str
 
 
-def choose(found: Found, gpu: bool) -> list[Choice]:
-    """The keys that the photos and boxes decide; all others are those of the preset."""
+def choose(found: Found, gpu: bool, detector: Path | None = None) -> list[Choice]:
+    """The keys that the photos and boxes decide; all others are those of the preset.
+
+    `detector` is a finished one that knows the other classes.
+    """
     name = preset_name(gpu)
     preset = PRESETS[name].keys
     return [
         Choice("preset", name, "there is a GPU" if gpu else "there is no GPU"),
         *_data(found),
         *_shots(found),
-        *_base(found),
+        *_base(found, detector),
         *_views(found, preset),
     ]
 
@@ -53,10 +57,10 @@ def _data(found: Found) -> list[Choice]:
         labels = f", with labels of {console.count(len(found.base), 'other class')}"
     elif found.photos.kind != "folder":
         labels = ", without labels of other classes"
-    return [
-        Choice("data.root", str(found.photos_path), photos + labels),
-        Choice("data.novel", list(found.novel), "to be learned from few boxes"),
-    ]
+    chosen = [Choice("data.root", str(found.photos_path), photos + labels)]
+    if found.pictures is not None:
+        chosen.append(Choice("data.pictures", str(found.pictures), "where the photos are"))
+    return [*chosen, Choice("data.novel", list(found.novel), "to be learned from few boxes")]
 
 
 def _shots(found: Found) -> list[Choice]:
@@ -75,8 +79,11 @@ def _shots(found: Found) -> list[Choice]:
     return chosen
 
 
-def _base(found: Found) -> list[Choice]:
+def _base(found: Found, detector: Path | None) -> list[Choice]:
     """A published detector where the photos have no labels to train one on."""
+    if detector is not None:
+        why = f"it knows {', '.join(found.base)}" if len(found.base) < 5 else "it knows the others"
+        return [Choice("base.checkpoint", str(detector), why)]
     if found.base:
         return []
     chosen = [

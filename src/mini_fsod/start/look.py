@@ -14,7 +14,7 @@ from mini_fsod.data.pictures import PictureError, drawn_size, picture_sizes
 from mini_fsod.data.read import read
 from mini_fsod.data.subsets import is_of, is_target, renamed_as_in, testing_part, training_part
 from mini_fsod.data.text import shown
-from mini_fsod.errors import UserError, nearest
+from mini_fsod.errors import DataError, UserError, nearest
 from mini_fsod.files import is_file, is_folder, mode, real
 from mini_fsod.labels import folded, refuse_other_spellings
 
@@ -29,6 +29,7 @@ class Found:
     """Photos, boxes and classes of a run that is to be."""
 
     photos_path: Path
+    pictures: Path | None  # folder of the photos, where `photos_path` has their labels alone
     boxes_path: Path | None  # None: the shots are drawn from the photos' own labels
     photos: Dataset
     sizes: Ints  # (I, 2) width, height of the photos that can be opened
@@ -66,17 +67,24 @@ class Found:
         return testing_part(self.photos) is not None
 
 
-def look(photos_path: Path, boxes_path: Path | None, novel: Sequence[str]) -> Found:
+def look(
+    photos_path: Path,
+    boxes_path: Path | None,
+    novel: Sequence[str],
+    pictures: Path | None = None,
+) -> Found:
     """Read photos and boxes; a UserError says what a run would lack."""
     if not mode(photos_path):
         raise UserError(f"{photos_path}: no such file or folder.", "Check the path.")
-    photos = read(photos_path, without=boxes_path)
+    photos = read(photos_path, root=pictures, without=boxes_path)
     if photos.kind == "folder" and boxes_path is None:
         inside = "".join(f" ({line})" for line in photos.notes)
         raise UserError(
             f"{photos_path}: {len(photos):,} photos without labels{inside}.", LABELS_FIX
         )
-    shots, root = (photos, None) if boxes_path is None else _shots(boxes_path, photos, photos_path)
+    shots, root = (photos, None)
+    if boxes_path is not None:
+        shots, root = _shots(boxes_path, photos, pictures or photos_path)
     base, new = _classes(photos, shots, novel, boxes_path)
     missing = [name for name in new if not (is_of(shots, (name,)) & is_target(shots)).any()]
     if missing:
@@ -90,6 +98,7 @@ def look(photos_path: Path, boxes_path: Path | None, novel: Sequence[str]) -> Fo
     sizes, unreadable = _sizes(photos)
     return Found(
         photos_path,
+        pictures,
         boxes_path,
         photos,
         sizes,
@@ -116,7 +125,12 @@ def _shots(path: Path, photos: Dataset, photos_path: Path) -> tuple[Dataset, Pat
     folder = photos_path if is_folder(photos_path) else photos.root
     missing = _missing(beside)
     if missing or not _inside(beside, folder):
-        among = _with_boxes(read(path, root=folder))
+        try:
+            among = _with_boxes(read(path, root=folder))
+        except DataError:  # names that mean several photos
+            if missing:
+                raise
+            return renamed_as_in(beside, photos), None
         if len(among) == len(beside) and not _missing(among):
             return renamed_as_in(among, photos), folder
         missing = min(missing, _missing(among), key=len)

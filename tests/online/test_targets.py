@@ -21,6 +21,7 @@ from mini_fsod.labels import LabelMap
 from mini_fsod.mining.candidates import Candidates
 from mini_fsod.mining.mined_images import MinedImages
 from mini_fsod.mining.pool_io import Pool
+from mini_fsod.online.mingling import ACCEPTED
 from mini_fsod.online.targets import (
     TrainingSet,
     boxes_in,
@@ -112,6 +113,27 @@ def test_training_images_ignore_candidates(data: Dataset) -> None:
         ("b", "bird", [0, 0, 9, 9]),
         ("c", "bus", [40, 20, 50, 30]),
     ]
+
+
+def test_training_images_know_what_a_person_has_decided(data: Dataset) -> None:
+    """Accepted boxes rank above all others; rejected candidates are background."""
+    rejected = Boxes.of([2], [[41, 20, 50, 30]], [BUS])
+    pool = replace(pool_of((0, BUS, (10, 20, 30, 36), 1.0), (0, BIRD, (70, 50, 20, 20), 0.9)),
+                   rejected=rejected)  # fmt: skip
+    candidates = candidates_of((2, BUS, (40, 20, 50, 30), 0.9), (2, BIRD, (40, 20, 50, 30), 0.1))
+    training = base_and_pool(data, LABELS, pool, candidates)
+    assert training.scores.tolist() == [ACCEPTED, 0.9]
+    assert rows_of(training.ignored, data) == [("c", "bird", [40, 20, 50, 30])]
+    assert rows_of(training.rejected, data) == [("c", "bus", [41, 20, 50, 30])]
+
+
+def test_with_shots_keeps_accepted_boxes_but_on_shots_of_their_class(data: Dataset) -> None:
+    accepted = pool_of((0, BUS, (10, 20, 30, 36), 1.0), (2, BUS, (40, 20, 50, 30), 1.0))
+    shots = shots_of(data, A_BIRD, C_BUS)
+    training = with_shots(base_and_pool(data, LABELS, accepted, None), shots, LABELS)
+    # the bus of c is taught by its shot; of the bird of a, a person has said that it is a bus
+    assert rows_of(training.mined, data) == [("a", "bus", [10, 20, 30, 36])]
+    assert training.scores.tolist() == [ACCEPTED]
 
 
 def test_oracle_has_all_hidden_boxes_but_crowds(data: Dataset) -> None:
@@ -312,6 +334,19 @@ def test_with_extra_adds_images_with_full_paths(data: Dataset, tmp_path: Path) -
         ("c", "car", [5, 5, 10, 10]),
     ]
     assert training.missing.tolist() == [[False], [True], [True]]
+
+
+def test_with_extra_has_the_decisions_about_extra_images(data: Dataset) -> None:
+    rest = replace(data.select([2, 0]), boxes=NO_BOXES)
+    rejected = Boxes.of([0, 1], [[5, 5, 10, 10], [0, 0, 9, 9]], [BUS, BIRD])
+    pool = replace(pool_of((1, BIRD, (70, 50, 20, 20), 1.0)), rejected=rejected)
+    own = replace(pool_of(), rejected=Boxes.of([0], [[1, 1, 9, 9]], [BIRD]))
+    known = base_and_pool(data.select([1]), LABELS, own, None)
+    training = with_extra(known, base_and_pool(rest, LABELS, pool, None))
+    assert training.scores.tolist() == [ACCEPTED]
+    assert rows_of(training.rejected, training.data) == [
+        ("b", "bird", [1, 1, 9, 9]), ("a", "bird", [0, 0, 9, 9]),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("image", "name"), [(1, "a"), (0, "c")])

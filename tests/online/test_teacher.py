@@ -12,6 +12,7 @@ from helpers.novel_boxes import HALF_A, NEAR_A, A, B, C, D, Row, candidates, ins
 from mini_fsod.config.schema import Mine, Mingle, Online
 from mini_fsod.detector.batch import ScoredProposals, Targets
 from mini_fsod.labels import LabelMap
+from mini_fsod.online.mingling import ACCEPTED
 from mini_fsod.online.teacher import TeacherInputs, losses_with_teacher
 
 LABELS = LabelMap(("dog", "cat"), ("cow", "bus"))  # 0, 1; 2, 3
@@ -46,6 +47,7 @@ class FakeDetector:
         regions: list[Row] = (),
         mine: Mine = Mine(),  # noqa: B008
         truth_known: bool = False,
+        rejected: list[Row] = (),
         missing: list[bool] | None = None,
         **keys: Any,
     ):
@@ -60,6 +62,7 @@ class FakeDetector:
             instances(pool, width=4),
             targets([*regions], width=2),
             targets([*hidden], width=4),
+            targets([*rejected], width=2),
             DRAW,
             None if missing is None else torch.tensor([missing]),
         )
@@ -97,6 +100,19 @@ def test_losses_with_teacher_train_on_truth_and_mingled_boxes() -> None:
     assert detector.extra is not None
     assert detector.extra.boxes[0, :2].tolist() == [A, D]
     assert detector.extra.valid[0].tolist() == [True, True, False, False]
+
+
+def test_losses_with_teacher_do_not_take_rejected_places_from_the_teacher() -> None:
+    rows, _ = FakeDetector(FOUND).teach(TRUTH, [], rejected=[(C, 3, 1.0), (A, 3, 1.0)])
+    assert rows == [(B, 0), (NEAR_A, 2)]
+
+
+def test_losses_with_teacher_keep_accepted_boxes() -> None:
+    """Even where the teacher is surer, and on a base box with drop_on_base."""
+    accepted: list[Row] = [(A, 2, ACCEPTED), (B, 3, ACCEPTED)]
+    mine = Mine(drop_on_base=True, drop_nested=True)
+    rows, _ = FakeDetector(FOUND).teach(TRUTH, accepted, mine=mine)
+    assert sorted(rows) == sorted([(B, 0), (A, 2), (B, 3), (C, 3)])
 
 
 @pytest.mark.parametrize(("rpn", "rcnn"), [(True, False), (False, True), (False, False)])

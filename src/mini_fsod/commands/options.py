@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 CONTENTS = {
     "Start": ("init", "demo", "presets"),
     "Data": ("check", "sample", "data", "demo-data"),
-    "Training": ("run", "mine", "runs", "pretrain", "study"),
+    "Training": ("run", "mine", "review", "runs", "pretrain", "study"),
+    "Results": ("report", "doctor"),
     "Detectors": ("predict", "eval", "checkpoint"),
 }
 

@@ -60,7 +60,8 @@ def online(run: Run, folder: Path) -> dict[str, Any]:
         missing = torch.from_numpy(training.missing).to(run.device)
     hidden = oracle(run.data.mined, labels).mined  # only the gauges see them
     student, weights = new_student(run)
-    boxes = [(training.mined, training.scores), (training.ignored, None), (hidden, None)]
+    others = (training.ignored, hidden, training.rejected)
+    boxes = [(training.mined, training.scores), *((other, None) for other in others)]
     batches, sizes = run.data.batches(training.data, boxes)
     images = epoch_images(training, labels, section)
     schedule = run.schedule(sizes, section, images)
@@ -89,7 +90,8 @@ def online(run: Run, folder: Path) -> dict[str, Any]:
     else:
         losses = losses_with_mined(student, section, config.mine)
     inputs = inputs_from_batches(batches, convert, section.strong, config.seed, run.device)
-    further = training.mined, training.ignored
+    further = [training.mined, training.ignored]
+    further += [training.rejected] if len(training.rejected) else []
     feed = run.data.feed(training.data, schedule, inputs, run.team, section.accumulate, further)
     return run.train(
         "online", folder, student, labels, losses, feed, section, weights, average, health
@@ -145,7 +147,7 @@ def training_set(run: Run, extra: MinedImages | None) -> TrainingSet:
 
 
 def mined_inputs(batch: Batch, strong: Tensor, draw: Tensor) -> MinedInputs:
-    mined, ignored, _ = (Targets(*boxes[:3]) for boxes in batch.extra)
+    mined, ignored, *_ = (Targets(*boxes[:3]) for boxes in batch.extra)
     return MinedInputs(strong, batch.sizes, batch.targets, mined, ignored, draw)
 
 
@@ -153,8 +155,8 @@ def teacher_inputs(
     batch: Batch, strong: Tensor, draw: Tensor, missing: Tensor | None = None
 ) -> TeacherInputs:
     """`missing` (I, B) is that of the `TrainingSet`; None: the teacher finds no base objects."""
-    _, ignored, hidden = (Targets(*boxes[:3]) for boxes in batch.extra)
     pool = batch.extra[0]
+    ignored, hidden, rejected = (Targets(*boxes[:3]) for boxes in batch.extra[1:])
     return TeacherInputs(
         batch.images,
         strong,
@@ -163,6 +165,7 @@ def teacher_inputs(
         pool,
         ignored,
         hidden,
+        rejected,
         draw,
         None if missing is None else missing[batch.image_index],
     )

@@ -22,8 +22,10 @@ from mini_fsod.files import real
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.base_objects import sort_out
 from mini_fsod.mining.mined_images import MinedImages
+from mini_fsod.mining.names import REVIEWED
 from mini_fsod.mining.overlap import iou, pairs_within
-from mini_fsod.online.mingling import SAME_OBJECT, outside_objects
+from mini_fsod.mining.pool_io import Pool
+from mini_fsod.online.mingling import ACCEPTED, SAME_OBJECT, outside_objects
 from mini_fsod.train.step import Losses
 
 # The training set
@@ -35,9 +37,10 @@ class TrainingSet:
 
     data: Dataset  # classes in the order of the label map; no hidden object among its boxes
     mined: Boxes
-    scores: Floats  # (n,) of the mined boxes
+    scores: Floats  # (n,) of the mined boxes; ACCEPTED where a person has accepted the box
     ignored: Boxes  # regions without background loss
     missing: Bools  # (I, B) whether boxes of each base class may be missing in each image
+    rejected: Boxes = NO_BOXES  # places where a person has seen no object of that class
 
 
 def training_images(
@@ -52,10 +55,12 @@ def training_images(
     Where base labels are missing, the base detector's detections stand in for them: with a score of
     at least `sure` they are base boxes, unless the pool or a shot has the object. There is no
     background loss on the others, and on novel candidates in images without any label; with
-    `ignore_candidates` on no candidate.
+    `ignore_candidates` on no candidate. Rejected places are background for their class all the
+    same.
     """
     data, pool, first = images.data, images.pool, len(labels.base)
     mined = Boxes.of(pool.image, pool.xywh, pool.label + first)  # pools are sorted by image already
+    rejected = replace(pool.rejected, label=pool.rejected.label + first)
     base, ignored = data.boxes.take(is_of(data, labels.base)), NO_BOXES
     if images.candidates is not None:
         found = images.candidates
@@ -63,10 +68,27 @@ def training_images(
             unlabelled = np.flatnonzero(images.missing.all(axis=1))
             found = found.take(np.isin(found.image, unlabelled))
         ignored = Boxes.of(found.image, found.xywh, found.label + first)
+        ignored = _without_places(ignored, rejected)
     if images.base is not None:
         labelled, unsure = sort_out(images.base, images.missing, sure, mined.joined(shots))
         base, ignored = base.joined(labelled), ignored.joined(unsure)
-    return TrainingSet(data.with_boxes(base), mined, pool.score, ignored, images.missing)
+    scores = _training_scores(pool)
+    return TrainingSet(data.with_boxes(base), mined, scores, ignored, images.missing, rejected)
+
+
+def _training_scores(pool: Pool) -> Floats:
+    """(n,) the scores of a pool, with those of accepted boxes above all others."""
+    return np.where(pool.score >= REVIEWED, ACCEPTED, pool.score)
+
+
+def _without_places(boxes: Boxes, places: Boxes) -> Boxes:
+    """The boxes that are not at one of these places of their class."""
+    row, place = pairs_within(boxes.image, places.image)
+    same = boxes.label[row] == places.label[place]
+    same &= iou(boxes.xywh[row], places.xywh[place]) >= SAME_OBJECT
+    kept = np.ones(len(boxes), dtype=np.bool_)
+    kept[row[same]] = False
+    return boxes.take(kept)
 
 
 def oracle(data: Dataset, labels: LabelMap) -> TrainingSet:
@@ -79,7 +101,8 @@ def oracle(data: Dataset, labels: LabelMap) -> TrainingSet:
 
 
 def with_shots(training: TrainingSet, shots: Dataset, labels: LabelMap) -> TrainingSet:
-    """Add the K shots to the annotated boxes; mined boxes that repeat one are dropped.
+    """Add the K shots to the annotated boxes; mined boxes that repeat one are dropped. Those that a
+    person has accepted are dropped only for a shot of their class: the object stays.
 
     A shot's image that is not in the data yet is added with all of its boxes: base ones, and those
     to ignore. Base labels are missing in it where they are anywhere. File names of both must be
@@ -92,7 +115,9 @@ def with_shots(training: TrainingSet, shots: Dataset, labels: LabelMap) -> Train
     novel = both.boxes.take(is_of(both, labels.novel))
     mined, shot = pairs_within(training.mined.image, novel.image)
     repeats = np.zeros(len(training.mined), dtype=np.bool_)
-    repeats[mined[iou(training.mined.xywh[mined], novel.xywh[shot]) >= SAME_OBJECT]] = True
+    same = iou(training.mined.xywh[mined], novel.xywh[shot]) >= SAME_OBJECT
+    same &= (training.scores[mined] < ACCEPTED) | (training.mined.label[mined] == novel.label[shot])
+    repeats[mined[same]] = True
     unsure = united(data, shots.with_boxes(boxes.take(boxes.ignore & new))).boxes
     of_new = np.full((len(both) - first, len(labels.base)), training.missing.any())
     return TrainingSet(
@@ -101,6 +126,7 @@ def with_shots(training: TrainingSet, shots: Dataset, labels: LabelMap) -> Train
         training.scores[~repeats],
         training.ignored.joined(unsure.take(unsure.image >= first)),
         np.concatenate([training.missing, of_new]),
+        training.rejected,
     )
 
 
@@ -121,9 +147,9 @@ def with_extra(training: TrainingSet, extra: TrainingSet) -> TrainingSet:
     """
     data, first = training.data, len(training.data)
     shown = np.unique(extra.mined.image)
-    new, mined, ignored = (
+    new, mined, ignored, rejected = (
         extra.data.with_boxes(boxes).select(shown)
-        for boxes in (extra.data.boxes, extra.mined, extra.ignored)
+        for boxes in (extra.data.boxes, extra.mined, extra.ignored, extra.rejected)
     )
 
     def behind(boxes: Boxes) -> Boxes:
@@ -145,6 +171,7 @@ def with_extra(training: TrainingSet, extra: TrainingSet) -> TrainingSet:
         np.concatenate([training.scores, extra.scores]),
         training.ignored.joined(behind(ignored.boxes)),
         np.concatenate([training.missing, extra.missing[shown]]),
+        training.rejected.joined(behind(rejected.boxes)),
     )
 
 

@@ -26,6 +26,7 @@ from mini_fsod.online.mingling import (
     same_object,
     without_known,
     without_nested,
+    without_rejected,
 )
 from mini_fsod.online.targets import with_mined
 from mini_fsod.train.step import Losses
@@ -41,6 +42,7 @@ class TeacherInputs(NamedTuple):
     pool: ScoredBoxes  # H
     ignored: Targets  # regions without background loss
     hidden: Targets  # the hidden novel objects, for the gauge `right` alone
+    rejected: Targets  # places of the review without an object of that class
     draw: Tensor  # () int64: decides which anchors and RoIs are sampled
     # (B, base classes) bool: whether labels of each base class are missing in each image, so that
     # the teacher's own detections join them; None: nowhere
@@ -75,6 +77,7 @@ def losses_with_teacher(
             found = found_by_teacher(
                 candidates, base_classes, online.delta, nms_iou, online.iou_branch
             )
+            found = without_rejected(found, inputs.rejected)
             known = truth.valid if mine.drop_on_base else truth.valid & ~is_base
             from_pool = pool._replace(valid=pool.valid & online.mingle.rcnn)
             found, from_pool = (

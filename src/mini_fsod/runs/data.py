@@ -27,12 +27,15 @@ from mini_fsod.data.subsets import (
     testing_part,
     training_part,
     united,
+    without_class,
+    without_empty,
 )
-from mini_fsod.data.text import shown
 from mini_fsod.detector.model import Detector
-from mini_fsod.errors import UserError, nearest
+from mini_fsod.errors import UserError
 from mini_fsod.eval.detections import DatasetDetections
+from mini_fsod.eval.errors import error_figures
 from mini_fsod.eval.inference import detect_all
+from mini_fsod.eval.kept_detections import write_detections
 from mini_fsod.eval.score import score
 from mini_fsod.files import real
 from mini_fsod.labels import (
@@ -46,15 +49,16 @@ from mini_fsod.loader.cache import image_sizes
 from mini_fsod.loader.resident import Annotations, Batch, Resident
 from mini_fsod.loader.schedule import Plan, Schedule, each_once, reduced
 from mini_fsod.loader.stream import Stream
-from mini_fsod.runs.given import with_given_classes
+from mini_fsod.runs.given import check_without_labels, with_given_classes
 from mini_fsod.runs.shots import (
     boxes_per_class,
     drawn_shots,
-    note_tiny_shots,
     pictures_to_label,
     read_shot_file,
     refuse_missing_pictures,
     shots_of_file,
+    tiny_shot_notes,
+    uses_shots,
     with_base_shots,
 )
 from mini_fsod.train.distributed import Team
@@ -86,29 +90,27 @@ class RunData:
                 "The training images have no boxes of base classes.",
                 f"Check data.train and data.novel; `mini check {config.data.root}` counts boxes.",
             )
-        if "online" in stages and self.is_open and not config.online.uses_pool:
-            raise UserError(
-                "Base labels are missing, so re-training needs what mining knows of base objects; "
-                "these keys leave mining out.",
-                "Set online.oracle to false, and online.mingle.rcnn to true.",
-            )
-        with_shots = {"transfer", "scan", "mine"}
-        with_shots |= {"tune"} if config.tune.data != "none" else set()
-        with_shots |= {"online"} if config.online.shots else set()
-        if with_shots & {*stages}:
+        if self.is_open:
+            check_without_labels(config, stages)
+        if uses_shots(config, stages):
             shots = self.novel_shots  # refuses too few
             if config.shots.file is not None:
                 refuse_missing_pictures(config.shots.file, shots)
             if not self.is_open:
-                assert self.shots  # refuses too few of a base class
+                _ = self.shots  # refuses too few of a base class
         if "transfer" in stages and config.transfer.checkpoint is None:
-            labelled = arranged(base_set(self.train, self.labels), LabelMap(self.labels.base, ()))
-            note_tiny_shots(self.novel_shots, self.labels.novel, labelled, config)
+            for line in self.tiny_shots():
+                console.note(line)
         if stages and self.test is None:
             console.note(
                 "no test set, so nothing will be scored: name one in data.test, or call a folder "
                 "or annotation file test or val"
             )
+
+    def tiny_shots(self) -> list[str]:
+        """Warnings of novel classes whose shots are too small to learn from."""
+        drawn = arranged(base_set(self.train, self.labels), LabelMap(self.labels.base, ()))
+        return tiny_shot_notes(self.novel_shots, self.labels.novel, drawn, self._config)
 
     # Data sets
 
@@ -131,7 +133,7 @@ class RunData:
         by_name = split_by_name(config.split, classes) if config.split else None
         labels = by_name or split_by_novel(config.novel, classes)
         if self._config.base.checkpoint is None:
-            return _without_empty(labels, self.whole)
+            return without_empty(labels, self.whole)
         given = with_given_classes(labels, self._config.base)
         return given if by_name is None else by_name  # of a split, the detector must be of it too
 
@@ -152,16 +154,10 @@ class RunData:
         data, name = self._all_train, self._config.data.leave_out
         if name is None:
             return data
-        if name not in self.labels.novel:
-            raise UserError(
-                f"data.leave_out: {shown(name)} is no novel class of this run."
-                f"{nearest(name, self.labels.novel)}",
-                f"Novel classes: {', '.join(self.labels.novel)}.",
-            )
-        without = np.setdiff1d(np.arange(len(data)), data.boxes.image[is_of(data, (name,))])
-        images = console.count(len(data) - len(without), "image")
+        part = without_class(data, name, self.labels)
+        images = console.count(len(data) - len(part), "image")
         console.note(f"{images} that show {name} left out (data.leave_out)")
-        return data.select(without)
+        return part
 
     @cached_property
     def _all_train(self) -> Dataset:
@@ -354,15 +350,23 @@ class RunData:
 
     # Scores
 
-    def score(self, detector: Detector, labels: LabelMap, bf16: bool) -> dict[str, Any]:
-        """The detector's scores on the test set, as `eval.score.score` gives them."""
+    def score(
+        self, detector: Detector, labels: LabelMap, bf16: bool, file: Path | None = None
+    ) -> dict[str, Any]:
+        """The detector's scores on the test set, as `eval.score.score` gives them, and its errors
+        as `eval.errors.error_figures` does. The detections are written into `file`.
+        """
         metric = self._config.data.metric
         if self.test is None:
             nothing = dict.fromkeys(("nAP50", "bAP50", "AP50", "test_set"))
             return {"metric": metric, **nothing, "per_class": {}, "images": 0, "detections": 0}
         data = arranged(self.test, labels)
         found = self.detections(detector, data, bf16)
-        return score(data, found, labels, metric) | {"test_set": self.test.digest}
+        if file is not None:
+            write_detections(file, found, data)
+        errors = error_figures(data, found, labels, metric)
+        figures = score(data, found, labels, metric)
+        return figures | {"test_set": self.test.digest, "errors": errors}
 
     def detections(self, detector: Detector, data: Dataset, bf16: bool) -> DatasetDetections:
         """What the detector finds in a data set, at the size of tests."""
@@ -402,11 +406,3 @@ def counted(batches: Batches, report: Callable[..., None]) -> Batches:
             yield batch
 
     return source
-
-
-def _without_empty(labels: LabelMap, data: Dataset) -> LabelMap:
-    """Without base classes that have no boxes: labelling sites export the project's name as one."""
-    empty = [name for name in labels.base if not is_of(data, (name,)).any()]
-    if empty:
-        console.note(f"classes without boxes left out: {', '.join(empty)}")
-    return LabelMap(tuple(name for name in labels.base if name not in empty), labels.novel)

@@ -15,7 +15,8 @@ from mini_fsod.data.text import shown
 from mini_fsod.detector.classes import with_classes
 from mini_fsod.detector.published import classes_of, fetch_published, published_detector
 from mini_fsod.errors import UserError, nearest
-from mini_fsod.files import CHECKPOINT_FILE
+from mini_fsod.eval.kept_detections import detections_file
+from mini_fsod.files import CHECKPOINT_FILE, is_file
 from mini_fsod.labels import LabelMap
 from mini_fsod.runs.store import copy_file
 
@@ -85,11 +86,29 @@ def check_given(config: Config) -> None:
     given_classes(section)
 
 
+def check_without_labels(config: Config, stages: Sequence[str]) -> None:
+    """Raise a UserError where keys leave nothing that stands in for missing base labels."""
+    if len(stages) > 1 and config.base.sure is None:
+        raise UserError(
+            "Base labels are missing, and base.sure is null: nothing would stand in for them, and "
+            "the base classes would be forgotten.",
+            "Set base.sure, for example to 0.7.",
+        )
+    if "online" in stages and not config.online.uses_pool:
+        raise UserError(
+            "Base labels are missing, so re-training needs what mining knows of base objects; "
+            "these keys leave mining out.",
+            "Set online.oracle to false, and online.mingle.rcnn to true.",
+        )
+
+
 def copy_with_scores(given: Path, folder: Path) -> None:
-    """Copy a checkpoint into the folder of a stage, and the scores that are kept beside it."""
+    """Copy a checkpoint into the folder of a stage, and the scores and detections beside it."""
     copy_file(given, folder / CHECKPOINT_FILE)
     for score in given.resolve().parent.glob("score-*.json"):
-        copy_file(score, folder / score.name)
+        for file in (score, detections_file(score)):
+            if is_file(file):
+                copy_file(file, folder / file.name)
 
 
 def take_given(config: Config, folder: Path) -> dict[str, Any]:

@@ -133,6 +133,14 @@ def _refuse_fewer_than(config: Shots, counts: Ints, novel: Sequence[str]) -> Non
         )
 
 
+def uses_shots(config: Config, stages: Sequence[str]) -> bool:
+    """Whether one of these stages needs the shots."""
+    with_shots = {"transfer", "scan", "mine"}
+    with_shots |= {"tune"} if config.tune.data != "none" else set()
+    with_shots |= {"online"} if config.online.shots else set()
+    return bool(with_shots & {*stages})
+
+
 def boxes_per_class(shots: Dataset) -> Ints:
     """(C,) boxes of each class that can be trained on."""
     return np.bincount(shots.boxes.label[is_target(shots)], minlength=len(shots.classes))
@@ -148,12 +156,15 @@ def refuse_missing_pictures(file: Path, shots: Dataset) -> None:
         )
 
 
-def note_tiny_shots(shots: Dataset, novel: tuple[str, ...], base: Dataset, config: Config) -> None:
-    """Warn of novel classes whose shots are too small to learn from; `base` has base boxes."""
+def tiny_shot_notes(
+    shots: Dataset, novel: tuple[str, ...], base: Dataset, config: Config
+) -> list[str]:
+    """A warning for each novel class whose shots are too small to learn from; `base` has base
+    boxes.
+    """
     short, long = config.views.test, config.views.long
     usual = box_sides(base.with_boxes(base.boxes.take(is_target(base))), short, long)
     least = TINY * min(config.detector.anchors)
     if np.isfinite(usual).any():
         least = min(least, float(np.nanmedian(usual)) / 2)
-    for line in tiny_shots(shots, novel, short, long, least):
-        console.note(line)
+    return tiny_shots(shots, novel, short, long, least)

@@ -41,7 +41,9 @@ def test_pool_rois_equals_torchvision(canvas: tuple[int, int]) -> None:
     boxes = torch.stack([regions(200, canvas, seed) for seed in (1, 2)])
     wanted = torchvisions(levels, boxes, canvas)
     assert (wanted[:, ::6] == 0).any()  # samples past the edge are among them
-    torch.testing.assert_close(pool_rois(levels, boxes, 7, 2), wanted.flatten(0, 1), atol=2e-4, rtol=0)
+    torch.testing.assert_close(
+        pool_rois(levels, boxes, 7, 2), wanted.flatten(0, 1), atol=2e-4, rtol=0
+    )
 
 
 def test_pool_rois_has_the_gradients_of_torchvision() -> None:

@@ -26,7 +26,7 @@ def conv_add_relu(conv: Any, x: Tensor, coarse: Tensor | None = None, relu: bool
         if torch.compiler.is_compiling():
             out = add_upsampled(out, coarse)
         else:
-            out = _AddUpsampled.apply(out, coarse)  # type: ignore[no-untyped-call]
+            out = _AddUpsampled.apply(out, coarse)
     return F.relu(out, inplace=True) if relu else out
 
 

@@ -129,9 +129,7 @@ class Detector(nn.Module):
         rpn, rounds = self.settings.rpn, None if exact else self.settings.nms_rounds
         return propose(logits, deltas, anchors, counts, sizes, rpn, training, rounds)
 
-    def pool(
-        self, levels: Sequence[Tensor], boxes: Tensor, rows: Tensor | None = None
-    ) -> Tensor:
+    def pool(self, levels: Sequence[Tensor], boxes: Tensor, rows: Tensor | None = None) -> Tensor:
         """RoI features (B * R, channels, size, size) of boxes (B, R, 4) on P2 to P5.
 
         With `rows` (n,) of only these of the B * R boxes.
@@ -160,9 +158,10 @@ class Detector(nn.Module):
 
         def padded(part: Tensor) -> Tensor:
             whole = part.new_zeros(valid.numel(), *part.shape[2:])
-            return whole.index_copy(0, rows, part[0]).unflatten(0, valid.shape)
+            return whole.index_copy(0, rows, part[0]).view(*valid.shape, *part.shape[2:])
 
-        return RoIOutputs(*(None if part is None else padded(part) for part in outputs))
+        logits, deltas, iou = outputs
+        return RoIOutputs(padded(logits), padded(deltas), None if iou is None else padded(iou))
 
     # Training
 

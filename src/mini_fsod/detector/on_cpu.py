@@ -18,7 +18,7 @@ def linear(layer: nn.Linear, x: Tensor) -> Tensor:
     """layer(x) of rows x (..., in), with `product` where that is faster."""
     slow = x.dtype == torch.float32 and not torch.is_autocast_enabled(x.device.type)
     if eager_on_cpu(x) and slow and x.numel() and layer.bias is not None:
-        rows: Tensor = _Linear.apply(x.reshape(-1, x.shape[-1]), layer.weight, layer.bias)  # type: ignore[no-untyped-call]
+        rows: Tensor = _Linear.apply(x.reshape(-1, x.shape[-1]), layer.weight, layer.bias)
         return rows.view(*x.shape[:-1], -1)
     out: Tensor = layer(x)
     return out

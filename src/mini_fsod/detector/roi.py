@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -39,6 +41,7 @@ class BoxHead(nn.Module):
         for conv in self.convs:
             x = F.relu(conv(x), inplace=True)
         x = x.permute(0, 2, 3, 1).flatten(1)
+        layer: Any
         for layer in self.layers:
             x = F.relu(linear(layer, x), inplace=True)
         return x

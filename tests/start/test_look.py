@@ -62,6 +62,13 @@ def test_look_takes_yolo_without_its_pictures(tmp_path: Path, write) -> None:
         look(tmp_path / "photos", archive, ["bird"])
 
 
+def test_look_takes_photos_in_a_zip(tmp_path: Path) -> None:
+    write_photos(tmp_path / "photos" / "monday")
+    archive = exports.zipped(tmp_path / "photos", tmp_path / "photos.zip")
+    found = look(archive, write_boxes(tmp_path / "b.json", *bolts()), ())
+    assert (len(found.photos), found.shots_root, found.outside) == (8, archive, [])
+
+
 def test_look_takes_pictures_that_are_not_among_the_photos(tmp_path: Path) -> None:
     photos = write_photos(tmp_path / "photos")
     exports.write_label_studio(tmp_path / "labelled")

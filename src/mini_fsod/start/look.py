@@ -10,6 +10,7 @@ import numpy as np
 
 from mini_fsod import console
 from mini_fsod.data.dataset import Dataset, Ints
+from mini_fsod.data.layout import is_archive
 from mini_fsod.data.pictures import PictureError, drawn_size, picture_sizes
 from mini_fsod.data.read import read
 from mini_fsod.data.subsets import is_of, is_target, renamed_as_in, testing_part, training_part
@@ -119,7 +120,8 @@ def _shots(path: Path, photos: Dataset, photos_path: Path) -> tuple[Dataset, Pat
         raise UserError(f"{path}: no such file.", "Check the path of --boxes.")
     if is_folder(path) and real(path) == real(photos_path):
         return _with_boxes(read(path)), None
-    folder = photos_path if is_folder(photos_path) else photos.root
+    given = is_folder(photos_path) or is_archive(photos_path)
+    folder = photos_path if given else photos.root
     beside = _read(path, None)
     if isinstance(beside, Dataset) and not _missing(beside) and _inside(beside, folder):
         return renamed_as_in(beside, photos), None

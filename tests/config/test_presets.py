@@ -1,4 +1,4 @@
-"""The six presets."""
+"""The presets."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from mini_fsod.config.presets import PRESETS
 from mini_fsod.config.schema import TRAINED
 from mini_fsod.demo import NOVEL
 from mini_fsod.demo.scenes import PARTS
+from mini_fsod.runs.identity import static_keys
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -55,6 +56,19 @@ def test_paper_has_the_schedule_of_the_paper(shots: int, iterations: int, falls:
     )
 
 
+def test_coco_has_the_schedule_of_the_paper() -> None:
+    config = resolve("coco")
+    base, online = config.base, config.online
+    assert (config.data.split, config.data.metric, config.shots.k) == ("coco", "coco", 10)
+    assert (base.iterations, base.warm_up) == (110_000, 1_000)
+    assert [round(110_000 * share) for share in base.decay] == [85_000, 100_000]
+    assert online.iterations == 160_000
+    assert [round(160_000 * share) for share in online.decay] == [110_000, 145_000]
+    assert (online.delta, config.mine.per_class, config.tune.part) == (0.8, 3_000, "head")
+    assert config.views.short == tuple(range(640, 801, 32))
+    assert config.tune.learning_rate == 0.001
+
+
 def test_voc_320_trains_the_base_detector_by_time() -> None:
     config = resolve("voc-320")
     assert (config.base.iterations, config.base.minutes) == (None, 8)
@@ -65,8 +79,10 @@ def test_voc_320_trains_the_base_detector_by_time() -> None:
 @pytest.mark.parametrize("shots", [1, 5])
 def test_voc_320_plus_changes_nothing_up_to_the_base_detector(shots: int) -> None:
     plain, plus = resolve("voc-320", shots=shots), resolve("voc-320-plus", shots=shots)
-    for section in ("data", "shots", "detector", "views", "train", "base"):
+    for section in ("data", "shots", "detector", "views", "train"):
         assert getattr(plus, section) == getattr(plain, section)
+    assert plus.base.model_copy(update={"sure": None}) == plain.base  # it changes no base training
+    assert static_keys(plus, "base") == static_keys(plain, "base")
     assert plus.transfer.iterations == plain.transfer.iterations
     assert plus.tune.data == "none"
 

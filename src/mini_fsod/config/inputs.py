@@ -5,6 +5,7 @@ Comments are the text of the reference, as in schema.py.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -39,6 +40,9 @@ class Data(Section):
     train: str | None = None
     # image set to score on; null: test, else val. Change it if your sets have other names
     test: str | None = None
+    # a novel class: training images that show it are left out, its shots stay. Change it to learn a
+    # class that the training images do not show (the paper's Appendix B)
+    leave_out: str | None = None
     metric: Literal["voc07", "voc", "coco"] = "voc07"  # AP as VOC 2007, VOC 2010 or COCO has it
     # folder of decoded pictures; null: ~/.cache/mini. Change it if your home folder is small
     cache: UserPath | None = None
@@ -49,11 +53,12 @@ class Data(Section):
 class Shots(Section):
     either = ("official", "file")
 
-    k: Count = 1  # boxes of each class
+    # boxes of each class; null: as many as shots.file has of each
+    k: Count | None = 1
     # which random sample of the shots; training has its own seed. Change it to repeat a run with
     # other shots
     seed: NonNegative = 0
-    # published lists of shots instead of a random sample: voc, or a file of lists
+    # published lists of shots instead of a random sample: voc, coco, or a file of lists
     official: NameOrFile | None = None
     # your own shots: a file of `mini sample`, or any data set with boxes of the novel classes.
     # Change it to choose the shots yourself
@@ -61,6 +66,13 @@ class Shots(Section):
     # folder of the pictures in shots.file; null: beside it. Change it if they lie elsewhere
     root: UserPath | None = None
     subset: str | None = None  # image set to sample from; null: data.train
+
+    @check("file")
+    @classmethod
+    def _gives_k(cls, value: Path | None, info: Info) -> Path | None:
+        if value is None and info.data.get("k", 1) is None:
+            raise ValueError("must be given where shots.k is null")
+        return value
 
 
 class DetectorSection(Section):

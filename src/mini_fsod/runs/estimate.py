@@ -250,7 +250,9 @@ class _Estimator:
         data, test = self._data, self._data.test
         self._of_score = 0.0
         if test is not None and len(test):
-            detector, bf16 = self._few_shot(), self._device.type == "cuda"
+            section = self._config.transfer
+            detector = self._few_shot()
+            bf16 = self._probe(self._config, "transfer").bf16(section)
             few = arranged(_some(test, PICTURES), data.labels)
             each = self._timed(lambda: data.detections(detector, few, bf16), "scoring")
             plans, measured = (data.test_plans(image_sizes(d)) for d in (test, few))

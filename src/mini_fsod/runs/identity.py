@@ -19,7 +19,7 @@ from mini_fsod.config.values import torchvision_name
 from mini_fsod.files import digest, is_file
 from mini_fsod.runs.pool import EXTRA_POOL, mined_folder
 
-FORMAT = 1  # raise it when the same settings give another result than before
+FORMAT = 2  # raise it when the same settings give another result than before
 
 # Keys of the section `mine` that the scan reads; `mine` reads all of them
 SCAN_KEYS = (

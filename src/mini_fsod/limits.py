@@ -36,6 +36,7 @@ YAML_VALUES = 50_000  # keys count too
 
 # What mini wrote itself, and weights
 STATE_BYTES = 1 << 26  # of a JSON file in a run's folder
+PAIRS_BYTES = 1 << 34  # of what a scan found
 PICKLE_BYTES = 1 << 23  # of the pickle in a file of weights; ten thousand tensors need 3 MB
 PICKLE_READS = (
     4_000_000  # of old files of weights, whose pickle has no length: reads of a few bytes

@@ -7,6 +7,7 @@ from __future__ import annotations
 # Pictures
 PICTURE_PIXELS = 100_000_000
 WEBP_PIXELS = 50_000_000  # and AVIF
+PICTURE_SIDE = 250_000  # resizing takes memory in proportion to a side, and 100 times as much
 PICTURE_BYTES = 1 << 30
 
 # Annotations
@@ -37,6 +38,9 @@ YAML_VALUES = 50_000  # keys count too
 # What mini wrote itself, and weights
 STATE_BYTES = 1 << 26  # of a JSON file in a run's folder
 PAIRS_BYTES = 1 << 34  # of what a scan found
+CANDIDATES_BYTES = 1 << 30  # of the candidates of a run
+WEIGHTS_BYTES = 1 << 33  # of a file of weights or a checkpoint
+TENSORS = 20_000  # in it; the largest networks have a few thousand
 PICKLE_BYTES = 1 << 23  # of the pickle in a file of weights; ten thousand tensors need 3 MB
 PICKLE_READS = (
     4_000_000  # of old files of weights, whose pickle has no length: reads of a few bytes

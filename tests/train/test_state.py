@@ -155,9 +155,9 @@ def test_state_writer_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     """And nothing else."""
     with states.StateWriter(tmp_path) as writer:
         writer.write(a_state(5))
-    left = tmp_path / f".{states.FILE}.k2j3.part"
+    left = tmp_path / f".{states.FILE}.0123abcd.part"
     left.write_bytes(b"half")
-    other = tmp_path / ".checkpoint.safetensors.k2j3.part"
+    other = tmp_path / ".checkpoint.safetensors.0123abcd.part"
     other.write_bytes(b"half")
     assert states.read_state(tmp_path) == a_state(5)
     with states.StateWriter(tmp_path):

@@ -14,7 +14,7 @@ from PIL import Image, UnidentifiedImageError
 
 from mini_fsod.errors import UserError
 from mini_fsod.files import open_regular
-from mini_fsod.limits import PICTURE_BYTES, PICTURE_PIXELS, WEBP_PIXELS
+from mini_fsod.limits import PICTURE_BYTES, PICTURE_PIXELS, PICTURE_SIDE, WEBP_PIXELS
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".avif")
 
@@ -109,6 +109,9 @@ def open_picture(path: Path) -> Iterator[Image.Image]:
                 most = WEBP_PIXELS if picture.format in ("WEBP", "AVIF") else PICTURE_PIXELS
                 if width * height > most:
                     what = f"{width} x {height} is more than {most // 10**6} million pixels"
+                    raise PictureError("picture-too-large", what)
+                if max(width, height) > PICTURE_SIDE:
+                    what = f"{width} x {height}: a side is longer than {PICTURE_SIDE:,} pixels"
                     raise PictureError("picture-too-large", what)
                 yield picture
     except (PictureError, UserError):

@@ -105,7 +105,7 @@ class Pairs:
 _COLUMNS = tuple(name for name in Pairs.__slots__ if name not in ("products", "crops", "files"))
 
 
-def _read_columns(path: Path) -> dict[str, npt.NDArray[Any]]:
+def _read_columns(path: Path) -> dict[str, Any]:
     """The arrays of an npz file as `save` writes it: their parts are not compressed, because a
     few kilobytes could stand for any amount of memory.
     """

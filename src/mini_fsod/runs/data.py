@@ -20,6 +20,7 @@ from mini_fsod.data.read import read
 from mini_fsod.data.subsets import (
     arranged,
     base_set,
+    boxes_by_class,
     is_of,
     is_target,
     shared_images,
@@ -293,7 +294,9 @@ def counted(batches: Batches, report: Callable[..., None]) -> Batches:
 
 def _without_empty(labels: LabelMap, data: Dataset) -> LabelMap:
     """Without base classes that have no boxes: labelling sites export the project's name as one."""
-    empty = [name for name in labels.base if not is_of(data, (name,)).any()]
+    found = boxes_by_class(data)
+    empty = [name for name in labels.base if not len(found.get(name, ()))]
     if empty:
         console.note(f"classes without boxes left out: {', '.join(empty)}")
-    return LabelMap(tuple(name for name in labels.base if name not in empty), labels.novel)
+    left_out = {*empty}
+    return LabelMap(tuple(name for name in labels.base if name not in left_out), labels.novel)

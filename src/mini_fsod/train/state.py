@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mini_fsod.errors import UserError
-from mini_fsod.files import mode, open_regular, write_bytes
+from mini_fsod.files import mode, open_regular, remove_leftovers, write_bytes
 from mini_fsod.state_files import Count, Finite, Kind, check_kind
 from mini_fsod.train.ema import Average
 
@@ -95,8 +95,7 @@ class StateWriter:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
-        for part in folder.glob(f".{FILE}.*.part"):  # left by a killed run
-            part.unlink(missing_ok=True)
+        remove_leftovers(folder.glob(f".{FILE}.*.part"))
         self._thread = ThreadPoolExecutor(1)
         self._last: Future[None] = self._thread.submit(lambda: None)
 

@@ -14,7 +14,7 @@ from mini_fsod.data.check import picture_problems
 from mini_fsod.data.pictures import PictureError, picture_size
 from mini_fsod.data.read import read, read_with_problems
 from mini_fsod.errors import UserError
-from mini_fsod.limits import PICTURE_BYTES
+from mini_fsod.limits import PICTURE_BYTES, PICTURE_SIDE
 from mini_fsod.loader.decode import decode
 from mini_fsod.predict import Picture
 
@@ -140,5 +140,13 @@ def test_open_picture_refuses_huge_files(tmp_path: Path) -> None:
     Image.new("RGB", (4, 4)).save(path)
     os.truncate(path, PICTURE_BYTES + 1)  # sparse
     with pytest.raises(PictureError, match="larger than 1,024 MB") as caught:
+        picture_size(path)
+    assert caught.value.kind == "picture-too-large"
+
+
+def test_open_picture_refuses_a_side_whose_resizing_takes_gigabytes(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    Image.new("1", (PICTURE_SIDE + 1, 2)).save(path)
+    with pytest.raises(PictureError, match="a side is longer than 250,000 pixels") as caught:
         picture_size(path)
     assert caught.value.kind == "picture-too-large"

@@ -120,6 +120,21 @@ def test_run_finds_what_is_kept(
     assert capsys.readouterr().err.count("found in") == 2
 
 
+def test_run_refuses_a_kept_detector_that_was_changed(data: Path, copied: Path) -> None:
+    path = (copied / "transfer").resolve() / "checkpoint.safetensors"
+    path.write_bytes((copied / "base" / "checkpoint.safetensors").read_bytes())
+    with pytest.raises(UserError, match="damaged, or not the detector") as caught:
+        run(config(data), copied)
+    assert f"Delete {path.parent}" in caught.value.fix
+
+
+def test_run_computes_a_kept_detector_again_that_is_gone(data: Path, copied: Path) -> None:
+    before = weights(copied, "transfer")
+    (copied / "transfer" / "checkpoint.safetensors").unlink()
+    run(config(data), copied)
+    assert weights(copied, "transfer") == before
+
+
 def test_run_shares_results_with_other_runs(
     data: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

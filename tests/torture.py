@@ -56,6 +56,8 @@ class Command:
         os.dup2(output, 1)
         os.dup2(output, 2)
         sys.argv = ["mini", *arguments]
+        # processes that decode import the main module: as a script this one, with torch
+        vars(sys.modules["__main__"]).pop("__file__", None)
         code = 1
         try:
             cli.main()

@@ -195,7 +195,7 @@ def main() -> None:
                 sys.exit(f"{what}: left over: {left}")
             print(f"{kills} kills in {trials} trials: the same weights", flush=True)
             for folder in (runs, cache):
-                shutil.rmtree(folder)
+                shutil.rmtree(folder, ignore_errors=True)  # streams need no cache
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ DETECTIONS = 20_000_000
 # Configurations, data.yaml, descriptions of studies
 YAML_BYTES = 1 << 20
 YAML_VALUES = 50_000  # keys count too
+STUDY_RUNS = 5_000
 
 
 # What mini wrote itself, and weights

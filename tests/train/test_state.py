@@ -126,6 +126,7 @@ def test_read_state_refuses_another_file(tmp_path: Path, content: bytes) -> None
         ("momentum", {"first.weight": 3}, "momentum.first.weight: Input should be"),
         ("averaged", {3: torch.ones(1)}, "averaged.3"),
         ("identity", DROPPED, "identity: Field required"),
+        ("momentum", {"a": torch.ones(2, device="meta")}, "momentum: tensors without values: a"),
     ],
 )
 def test_read_state_refuses_missing_keys_and_wrong_types(
@@ -136,6 +137,22 @@ def test_read_state_refuses_missing_keys_and_wrong_types(
     with pytest.raises(UserError, match=message) as caught:
         states.read_state(tmp_path)
     assert "Delete the file" in caught.value.fix
+
+
+def test_read_state_refuses_what_is_no_state(tmp_path: Path) -> None:
+    torch.save([1], tmp_path / states.FILE)
+    with pytest.raises(UserError, match=r"\(ValueError: Input should be a valid dictionary\)"):
+        states.read_state(tmp_path)
+
+
+def test_delete_state_leaves_a_folder_of_that_name(tmp_path: Path) -> None:
+    (tmp_path / states.FILE).touch()
+    for _ in range(2):
+        states.delete_state(tmp_path)
+        assert not any(tmp_path.iterdir())
+    (tmp_path / states.FILE).mkdir()
+    states.delete_state(tmp_path)
+    assert (tmp_path / states.FILE).is_dir()
 
 
 def test_read_state_refuses_a_pipe(tmp_path: Path) -> None:

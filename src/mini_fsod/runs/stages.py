@@ -228,7 +228,7 @@ class _Pipeline:
             if not is_done:
                 self._compute(stage, folder)
             if leads:
-                (folder / state.FILE).unlink(missing_ok=True)  # of no use any more
+                state.delete_state(folder)
             figures = store.read_metrics(folder) or {}
             if stage in TRAINED:
                 figures |= self._score(stage, folder)

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from mini_fsod.detector.weights import is_plain, list_names
 from mini_fsod.errors import UserError
-from mini_fsod.files import mode, open_regular, remove_leftovers, write_bytes
+from mini_fsod.files import is_folder, mode, open_regular, remove_leftovers, write_bytes
 from mini_fsod.state_files import Count, Finite, Kind, check_kind
 from mini_fsod.train.ema import Average
 
@@ -81,13 +82,24 @@ def read_state(folder: Path) -> State | None:
     try:
         with open_regular(path) as file:
             state: State = torch.load(file, map_location="cpu", weights_only=True)
-        return cast(State, check_kind(state, _StateFile))
+        check_kind(state, _StateFile)
+        for part in ("weights", "momentum", "averaged"):
+            odd = [name for name, value in (state[part] or {}).items() if not is_plain(value)]
+            if odd:
+                raise ValueError(f"{part}: tensors without values: {list_names(odd)}")
+        return state
     except Exception as error:  # a damaged file makes torch raise anything
         why = f": {error}" if isinstance(error, ValueError) else ""
         raise UserError(
             f"{path}: the training state cannot be read ({type(error).__name__}{why}).",
             "Delete the file to start the stage from the beginning.",
         ) from None
+
+
+def delete_state(folder: Path) -> None:
+    """Of no use any more once the stage has finished."""
+    if not is_folder(folder / FILE):
+        (folder / FILE).unlink(missing_ok=True)
 
 
 class StateWriter:

@@ -39,6 +39,7 @@ STUDY_RUNS = 5_000
 # What mini wrote itself, and weights
 STATE_BYTES = 1 << 26  # of a JSON file in a run's folder
 PAIRS_BYTES = 1 << 34  # of what a scan found
+LOG_BYTES = 1 << 28  # of the log of a training
 CANDIDATES_BYTES = 1 << 30  # of the candidates of a run
 WEIGHTS_BYTES = 1 << 33  # of a file of weights or a checkpoint
 TENSORS = 20_000  # in it; the largest networks have a few thousand

@@ -11,6 +11,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,7 @@ def _values(draw: st.DrawFn, content: Any) -> Any:
     for _ in range(draw(st.integers(1, 2))):
         paths = _paths(content)
         if not paths:
-            return draw(st.sampled_from(VALUES))
+            return deepcopy(draw(st.sampled_from(VALUES)))
         *way, last = draw(st.sampled_from(paths))
         part = content
         for key in way:
@@ -173,7 +174,7 @@ def _values(draw: st.DrawFn, content: Any) -> Any:
         elif kind == 1 and isinstance(part, list):
             part.insert(last, part[last])
         elif kind == 1:
-            part[str(draw(st.sampled_from(VALUES)))[:50]] = part.pop(last)
+            part[str(deepcopy(draw(st.sampled_from(VALUES))))[:50]] = part.pop(last)
         elif kind == 2:
             deep: Any = part[last]
             for _ in range(draw(st.sampled_from([1, 50, 400]))):
@@ -182,7 +183,7 @@ def _values(draw: st.DrawFn, content: Any) -> Any:
         elif kind == 3 and isinstance(part[last], int | float) and part[last] is not None:
             part[last] = part[last] * draw(st.sampled_from([-1, 0, 2, 1000, 0.5, 10**12]))
         else:
-            part[last] = draw(st.sampled_from(VALUES))
+            part[last] = deepcopy(draw(st.sampled_from(VALUES)))
     return content
 
 
@@ -215,7 +216,12 @@ def _key_twice(draw: st.DrawFn, content: bytes) -> bytes:
     at = draw(st.sampled_from(starts))
     key = content[at : content.index(b'"', at + 1) + 1]
     return (
-        content[:at] + key + b": " + json_text(draw(st.sampled_from(VALUES))) + b", " + content[at:]
+        content[:at]
+        + key
+        + b": "
+        + json_text(deepcopy(draw(st.sampled_from(VALUES))))
+        + b", "
+        + content[at:]
     )
 
 
@@ -270,7 +276,7 @@ def _torch(draw: st.DrawFn, content: bytes) -> bytes | None:
         return None
     kind = draw(st.integers(0, 9))
     if kind == 0:
-        value = draw(st.sampled_from(TORCH_VALUES))
+        value = deepcopy(draw(st.sampled_from(TORCH_VALUES)))
     for _ in range(draw(st.integers(1, 3))):
         paths = _paths(value)
         if not paths:
@@ -282,7 +288,7 @@ def _torch(draw: st.DrawFn, content: bytes) -> bytes | None:
         if draw(st.integers(0, 3)) == 0:
             del part[last]
         else:
-            part[last] = draw(st.sampled_from(TORCH_VALUES))
+            part[last] = deepcopy(draw(st.sampled_from(TORCH_VALUES)))
     target = io.BytesIO()
     torch.save(value, target, _use_new_zipfile_serialization=kind != 1)
     return target.getvalue()

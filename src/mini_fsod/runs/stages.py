@@ -223,6 +223,8 @@ class _Pipeline:
         with store.computing(folder, wait) if leads else nullcontext():
             if leads and repeats:
                 self._discard(stage, folder)
+            if leads:
+                remove_leftovers(folder.rglob(".*.part"))
             is_done = leads and store.is_finished(folder)
             is_done = bool(broadcast_from_leader(int(is_done), self._run.team, self._run.device))
             if not is_done:
@@ -261,7 +263,6 @@ class _Pipeline:
         begun = time.perf_counter()
         if run.team.leads:
             folder.mkdir(parents=True, exist_ok=True)
-            remove_leftovers(folder.rglob(".*.part"))
         wait_for_all(run.team)
         given = self._given(stage)
         figures: dict[str, Any] = {}
@@ -269,8 +270,7 @@ class _Pipeline:
             figures = {"checkpoint": str(given)}
             if run.team.leads:
                 store.copy_file(given, folder / CHECKPOINT_FILE)
-                for score in given.resolve().parent.glob("score-*.json"):
-                    store.copy_file(score, folder / score.name)
+                self._take_scores(given, folder)
         elif run.team.leads or stage not in ON_ONE_PROCESS:
             figures = STAGE[stage](run, folder)
         if run.team.leads:
@@ -279,6 +279,13 @@ class _Pipeline:
             figures["seconds"] = time.perf_counter() - begun
             write_json(folder / store.METRICS, figures)
         wait_for_all(run.team)
+
+    def _take_scores(self, given: Path, folder: Path) -> None:
+        """The scores of a checkpoint that is a kept result too; other people's are not trusted."""
+        source = real(given).parent
+        if source.parent == real(self._store):
+            for score in filter(is_file, source.glob("score-*.json")):
+                store.copy_file(score, folder / score.name)
 
     def _given(self, stage: str) -> Path | None:
         """The checkpoint that is the result of a stage without training."""

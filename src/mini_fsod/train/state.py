@@ -69,9 +69,11 @@ def restore(
     if not momentum.items() <= _shapes(dict(model.named_parameters())).items():
         raise ValueError("its momentum is that of another model")
     for name, parameter in model.named_parameters():
-        if name in state["momentum"]:
-            buffer = torch.empty_like(parameter)  # in the memory format that SGD itself uses
-            optimiser.state[parameter]["momentum_buffer"] = buffer.copy_(state["momentum"][name])
+        if momentum and parameter.requires_grad:
+            buffer = torch.zeros_like(parameter)  # in the memory format that SGD itself uses
+            if name in momentum:  # not those of weights that had no gradient
+                buffer.copy_(state["momentum"][name])
+            optimiser.state[parameter]["momentum_buffer"] = buffer
 
 
 def read_state(folder: Path) -> State | None:

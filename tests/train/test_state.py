@@ -168,6 +168,21 @@ def test_restore_refuses_momentum_of_another_shape() -> None:
         states.restore(state, *after_steps(0))
 
 
+def test_restore_of_some_momentum_goes_on_training() -> None:
+    """A weight without a gradient has none in the file; SGD takes all or nothing."""
+    state = states.snapshot(*after_steps(2))
+    kept = state["momentum"].pop("first.weight")
+    model, optimiser, average = after_steps(0)
+    states.restore(state, model, optimiser, average)
+    buffer = optimiser.state[model.first.weight]["momentum_buffer"]
+    assert kept.any()
+    assert not buffer.any()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
+    optimiser.step()
+    assert torch.equal(buffer, torch.ones_like(buffer))
+
+
 def test_state_writer_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     """And nothing else."""
     with states.StateWriter(tmp_path) as writer:

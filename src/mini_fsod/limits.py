@@ -21,7 +21,7 @@ BOXES = 50_000_000  # of one file or folder
 CLASSES = 20_000
 LABEL_BYTES = 1 << 24  # of the label file or XML file of one image
 BOXES_PER_LABEL = 50_000  # of the label file or XML file of one image
-LIST_BYTES = 1 << 27  # of a text file that lists pictures
+LIST_BYTES = 1 << 26  # of a text file that lists pictures
 
 # Few-shot lists (shots.official)
 LISTS_BYTES = 1 << 26

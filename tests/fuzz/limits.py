@@ -17,7 +17,7 @@ from typing import Any
 SECONDS = 10
 BYTES = 1 << 30
 HARD_BYTES = 2 << 30  # beyond it no memory is given
-HARD_SECONDS = 120  # without a return from C code: the process itself is ended
+HARD_SECONDS = 300  # without a return from C code: the process itself is ended
 
 STATUS = Path("/proc/self/status")
 WAITED = Path("/proc/self/schedstat")  # nanoseconds of the main thread: working, waiting for a core
@@ -50,6 +50,7 @@ def limited() -> Iterator[None]:
         if left <= 0:
             raise TooSlow(f"more than {SECONDS} s")
         signal.setitimer(signal.ITIMER_REAL, max(left, 0.1))
+        faulthandler.dump_traceback_later(HARD_SECONDS, exit=True)  # from now on
 
     old = signal.signal(signal.SIGALRM, look)
     signal.setitimer(signal.ITIMER_REAL, SECONDS)

@@ -6,6 +6,7 @@ import os
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError
 
@@ -216,22 +217,23 @@ def _lists(
         report = report_all.of(f"{prefix}ImageSets/Main/{name}.txt")
         if not is_file(root / report.file):
             continue
+        found: dict[str, None] = {}  # each once, in order
         lists[name] = []
         try:
-            content = read_bytes(root / report.file, LIST_BYTES)
-            lines = content.decode("utf-8-sig", "replace").splitlines()
+            content = BytesIO(read_bytes(root / report.file, LIST_BYTES))
         except OSError as error:
             report("list-unreadable", "", f"cannot be read ({error.strerror})")
             continue
+        lines = TextIOWrapper(content, "utf-8-sig", "replace")
         for n, line in enumerate(map(str.strip, lines), start=1):
-            if line in stems:
-                lists[name].append(line)
+            if line in found:
                 continue
-            stem = _listed(line, stems)
+            stem = line if line in stems else _listed(line, stems)
             if stem and not stays_inside(stem):
                 report("path-outside", f"line {n}", f"{shown(stem)} is outside the data folder")
             elif stem:
-                lists[name].append(stem)
+                found[stem] = None
+        lists[name] = [*found]
     return lists
 
 

@@ -11,6 +11,7 @@ from mini_fsod.config.presets import PRESETS
 from mini_fsod.config.schema import TRAINED
 from mini_fsod.demo import NOVEL
 from mini_fsod.demo.scenes import PARTS
+from mini_fsod.runs.identity import static_keys
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -78,8 +79,10 @@ def test_voc_320_trains_the_base_detector_by_time() -> None:
 @pytest.mark.parametrize("shots", [1, 5])
 def test_voc_320_plus_changes_nothing_up_to_the_base_detector(shots: int) -> None:
     plain, plus = resolve("voc-320", shots=shots), resolve("voc-320-plus", shots=shots)
-    for section in ("data", "shots", "detector", "views", "train", "base"):
+    for section in ("data", "shots", "detector", "views", "train"):
         assert getattr(plus, section) == getattr(plain, section)
+    assert plus.base.model_copy(update={"sure": None}) == plain.base  # it changes no base training
+    assert static_keys(plus, "base") == static_keys(plain, "base")
     assert plus.transfer.iterations == plain.transfer.iterations
     assert plus.tune.data == "none"
 

@@ -71,6 +71,7 @@ def inputs_of(truth: int, mined: int, hidden: int = 2) -> TeacherInputs:
         ScoredBoxes(pool.boxes, pool.labels, pool.valid, scores),
         boxes(3, 1, 0),
         boxes(4, hidden, 2),
+        boxes(2, 0, 2),
         DRAW,
     )
 

@@ -32,6 +32,7 @@ PAPER: Keys = {
     "shots.official": "voc",
     "detector.backbone": "resnet101",
     **IMAGENET,
+    "base.sure": None,  # external images have no base labels, not even a detector's
     "transfer.iterations": AUTO,
     "transfer.warm_up": AUTO,
     "transfer.decay": AUTO,
@@ -80,6 +81,7 @@ VOC_320: Keys = {
 
 # What helped beyond the paper, measured on VOC split 1 with 1 and 5 shots
 PLUS: Keys = {
+    "base.sure": 0.7,
     "transfer.data": "known",
     "transfer.boxes": "fixed",
     "discriminator.crop": 224,

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from array import array
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -23,7 +20,7 @@ from typing_extensions import TypedDict
 
 from mini_fsod import console
 from mini_fsod.data.coco import read_coco
-from mini_fsod.data.dataset import Dataset, Floats, Ints
+from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset, Floats, Ints
 from mini_fsod.data.json_stream import JsonError, elements, records
 from mini_fsod.data.subsets import arranged
 from mini_fsod.data.text import number, shown
@@ -33,18 +30,17 @@ from mini_fsod.labels import LabelMap
 from mini_fsod.limits import CANDIDATES_BYTES
 from mini_fsod.loader.cache import image_sizes
 from mini_fsod.mining.candidates import Candidates
+from mini_fsod.mining.names import REJECTED, REVIEWED, finder
 from mini_fsod.mining.thresholds import Threshold
 from mini_fsod.state_files import Count, Finite, Kind, check_kind, read_state_file
 
 POOL, CANDIDATES = "pool.json", "candidates.json"
 THRESHOLDS, AUDIT = "thresholds.json", "audit.json"
-FOLDERS = 32  # before a name that are compared
 DIGITS = 8  # of boxes and cosines; scores are exact, so that thresholds can be checked
 
 # problems of a tool's file that concern neither boxes nor names
 HARMLESS = {"size-missing", "size-wrong", "area-wrong", "record-duplicate"}
-UPLOADED = re.compile(r"^[0-9a-f]{8}-")  # Label Studio puts it before names of uploaded images
-REVIEWED = 1.0  # score of a box that comes back without one: a person has looked at it
+
 
 HOW_TO_OPEN = {
     "images": "file_name is relative to the folder of the data set (DATA below)",
@@ -203,8 +199,9 @@ class Pool:
     image: Ints  # (n,) index of the image in the data set
     label: Ints  # (n,) index among the novel classes
     xywh: Floats  # (n, 4)
-    score: Floats  # (n,) 1 where the file has none
+    score: Floats  # (n,) 1 where a person has accepted the box, or the file has none
     notes: tuple[str, ...]  # what was left out
+    rejected: Boxes = NO_BOXES  # places without an object of their novel class, says a person
 
     def __len__(self) -> int:
         return len(self.image)
@@ -234,6 +231,7 @@ def read_pool(path: Path, data: Dataset, labels: LabelMap) -> Pool:
             problems.append(Problem("unknown-class", str(path), record, what, fix))
     if not problems:  # scores are read from a file known to be sound
         scores = dict(_scores(path, problems))
+        rejected = _rejected(path, data, labels, problems)
     if problems:
         raise DataError(problems)
 
@@ -259,7 +257,27 @@ def read_pool(path: Path, data: Dataset, labels: LabelMap) -> Pool:
         boxes.xywh[kept],
         np.array([scores.get(r, REVIEWED) for r in boxes.record[kept].tolist()], dtype=np.float64),
         tuple(notes),
+        rejected,
     )
+
+
+def _rejected(path: Path, data: Dataset, labels: LabelMap, problems: list[Problem]) -> Boxes:
+    """The rejected places in a pool, with labels among the novel classes."""
+    find = finder(data.files)
+    rows: list[tuple[int, list[float], int]] = []
+    for key, n, record in records(path):
+        if key != REJECTED or n < 0:
+            continue
+        try:
+            check_kind(record, _Rejected)
+            (image,) = find(record["file_name"])
+            rows.append((image, record["bbox"], labels.novel.index(record["category"])))
+        except ValueError as error:
+            what = f"not a rejected place of these pictures and classes ({error})"
+            fix = f'remove it, or the whole list "{REJECTED}"'
+            problems.append(Problem("rejected-wrong", str(path), f"{REJECTED}[{n}]", what, fix))
+    xywh = np.array([box for _, box, _ in rows]).reshape(-1, 4)
+    return Boxes.of([image for image, *_ in rows], xywh, [label for *_, label in rows])
 
 
 def _image_indices(given: Dataset, data: Dataset, path: str) -> tuple[Ints, list[Problem]]:
@@ -269,7 +287,7 @@ def _image_indices(given: Dataset, data: Dataset, path: str) -> tuple[Ints, list
     """
     index = np.full(len(given), -1, dtype=np.int64)
     problems = []
-    find = _finder(data.files)
+    find = finder(data.files)
     for i in np.unique(given.boxes.image).tolist():
         file, size, record = given.files[i], given.sizes[i], f"image {given.ids[i]}"
         found = find(file)
@@ -315,49 +333,13 @@ def _scores(path: Path, problems: list[Problem]) -> Iterator[tuple[int, float]]:
             yield record["id"], score
 
 
-def _finder(files: tuple[str, ...]) -> Callable[[str], list[int]]:
-    """A function from an image's name in some tool to the images that it may be.
-
-    Tools drop folders or add some: among images of one name those win that share most of the
-    folders right before it.
-    """
-    exact = {file: i for i, file in enumerate(files)}
-    by_name: dict[str, list[int]] = defaultdict(list)
-    for i, file in enumerate(files):
-        by_name[PurePosixPath(file).name].append(i)
-
-    @cache
-    def tails_of(name: str) -> dict[tuple[str, ...], list[int]]:
-        found: dict[tuple[str, ...], list[int]] = defaultdict(list)
-        for i in by_name[name]:
-            for tail in _tails(PurePosixPath(files[i])):
-                found[tail].append(i)
-        return dict(found)
-
-    def find(name: str) -> list[int]:
-        if name in exact:
-            return [exact[name]]
-        path = PurePosixPath(name)
-        same = by_name.get(path.name) or by_name.get(UPLOADED.sub("", path.name)) or []
-        if len(same) < 2:
-            return same
-        # a name's own end, or that of pictures whose name the upload has changed
-        tails, ends = tails_of(PurePosixPath(files[same[0]]).name), _tails(path)
-        return next(tails[end] for end in ends[::-1] if end in tails)
-
-    return find
-
-
-def _tails(path: PurePosixPath) -> list[tuple[str, ...]]:
-    """The folders right before a name, none to FOLDERS of them."""
-    folders = path.parts[:-1][-FOLDERS:]
-    return [folders[len(folders) - n :] for n in range(len(folders) + 1)]
-
-
-class _Candidate(TypedDict):
+class _Rejected(TypedDict):
     file_name: str
     category: str
     bbox: Annotated[list[Finite], Field(min_length=4, max_length=4)]
+
+
+class _Candidate(_Rejected):
     score: Finite
     score_detector: Finite
     cosine: Finite | None

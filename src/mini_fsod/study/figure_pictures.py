@@ -26,6 +26,7 @@ EXAMPLES = 6  # mined boxes of a class
 MARGIN = 0.3  # around a box, in shares of its longer side
 MAX_SIDE = 1000  # pixels of a picture as it is decoded
 BASE, NOVEL, WRONG = "#2DA44E", "#FF5C28", "#CF222E"
+ROW_INCHES = 1.35  # height of a row of examples
 TEASER = 2  # pictures
 
 
@@ -76,6 +77,7 @@ def draw_mined_examples(figure: Any, text: str, runs: Sequence[Path]) -> bool:
     if last is None:
         return False
     lines = left_out or {name: (last, n) for n, name in enumerate(last.classes)}
+    figure.set_figheight(ROW_INCHES * len(lines))
     grid = figure.subplots(len(lines), EXAMPLES, squeeze=False)
     for axes, (title, (mined, label)) in zip(grid, lines.items(), strict=True):
         best = np.flatnonzero(mined.pool.label == label)

@@ -6,10 +6,12 @@ Each figure has the data of the finished cells; one that has none is not drawn. 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mini_fsod.errors import UserError
@@ -24,14 +26,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FOLDER = "figures"  # in the folder of the study
-# Okabe and Ito's colours, which people with colour-blindness can tell apart; markers differ too
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#B5A000")
+# After Okabe and Ito: people with colour-blindness can tell them apart; markers differ too
+COLOURS = {
+    "light": "#0072B2 #D55E00 #009E73 #CC79A7 #C58A00 #56B4E9 #7F7F7F #B5A000".split(),
+    "dark": "#56B4E9 #F07B3F #2DC08D #E39CC4 #E69F00 #9AA4B1 #7F8CFF #D6C93C".split(),
+}
 MARKERS = "osD^vPX*"
 THEMES = {  # page, text, grid
     "light": ("#ffffff", "#1f2328", "#d8dee4"),
     "dark": ("#0d1117", "#e6edf3", "#30363d"),
 }
 DPI = 160
+POINTS = 40  # along the iterations: means of the readings between them
 
 
 class _Results(NamedTuple):
@@ -51,6 +57,7 @@ def draw_figures(folder: Path, content: Content, cells: Sequence[Cell]) -> list[
     """Draw what the finished cells have data for; returns the files, two for each theme."""
     try:
         import matplotlib
+        from cycler import cycler
         from matplotlib.figure import Figure
     except ImportError:
         raise UserError(
@@ -71,6 +78,7 @@ def draw_figures(folder: Path, content: Content, cells: Sequence[Cell]) -> list[
                 "axes.facecolor": page,
                 "axes.grid": True,
                 "axes.axisbelow": True,
+                "axes.prop_cycle": cycler(color=COLOURS[theme]),  # C0, C1 ...
                 "axes.titlesize": 10,
                 "axes.titleweight": "bold",
                 "axes.spines.top": False,
@@ -122,12 +130,12 @@ def _scores(where: Any, text: str, results: _Results) -> bool:
     papers = {r: [_paper_value(by.get((r, k)), figure) for k in shots] for r in rows}
     if len(shots) == 1:
         places = range(len(rows))
-        bars = axes.barh(list(places), [ours[r][0] or 0 for r in rows], 0.62, color=COLOURS[0])
+        bars = axes.barh(list(places), [ours[r][0] or 0 for r in rows], 0.62, color="C0")
         axes.bar_label(bars, fmt="%.1f", padding=3, color=text)
         known = [(n, papers[r][0]) for n, r in enumerate(rows) if papers[r][0] is not None]
         if known:
             x, y = [value for _, value in known], [n for n, _ in known]
-            axes.plot(x, y, "D", color=COLOURS[1], label="the paper", linestyle="none")
+            axes.plot(x, y, "D", color="C1", label="the paper", linestyle="none")
             axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0))
         axes.set_yticks(list(places), rows)
         axes.invert_yaxis()
@@ -136,7 +144,7 @@ def _scores(where: Any, text: str, results: _Results) -> bool:
         axes.set_xlim(0, 100)
         return True
     for n, row in enumerate(rows):
-        style: dict[str, Any] = {"color": COLOURS[n % 8], "marker": MARKERS[n % 8]}
+        style: dict[str, Any] = {"color": f"C{n % 8}", "marker": MARKERS[n % 8]}
         places = range(len(shots))
         axes.plot(*_known(places, ours[row]), label=row, **style)
         if any(value is not None for value in papers[row]):
@@ -190,7 +198,7 @@ def _thresholds(figure: Figure, text: str, results: _Results) -> bool:
     for n, name in enumerate(next(iter(found.values()))):
         values = [classes.get(name, {}).get("delta") for classes in found.values()]
         x, y = _known(range(len(found)), values)
-        axes.plot(x, y, label=name, color=COLOURS[n % 8], marker=MARKERS[n % 8])
+        axes.plot(x, y, label=name, color=f"C{n % 8}", marker=MARKERS[n % 8])
     axes.set_xticks(range(len(found)), [str(k) for k in found])
     axes.set_xlabel("K, boxes of each new class")
     axes.set_ylabel("threshold")
@@ -212,7 +220,7 @@ def _true_positives(figure: Figure, text: str, results: _Results) -> bool:
         ):
             counts = [row["true_positives"] for row in rows]
             x = [place + shift for place in places]
-            colour, hatch = (COLOURS[4], "///") if shift < 0 else (COLOURS[0], "")
+            colour, hatch = ("C4", "///") if shift < 0 else ("C0", "")
             bars = axes.bar(x, counts, 0.38, label=label, color=colour, hatch=hatch)
             if len(found) < 3:
                 axes.bar_label(bars, fontsize=7)
@@ -236,17 +244,19 @@ def _kept_instances(figure: Figure, text: str, results: _Results) -> bool:
         return False
     panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
     for axes, (k, readings) in zip(panels, sorted(found.items()), strict=True):
-        steps = [line["step"] for line in readings]
-        offline = [line["offline"] for line in readings]
-        both = [line["offline"] + line["online"] for line in readings]
-        axes.fill_between(steps, offline, color=COLOURS[0], alpha=0.85, label="of the pool")
-        kind: dict[str, Any] = {"color": COLOURS[1], "alpha": 0.85, "hatch": "///"}
+        size = math.ceil(len(readings) / POINTS)
+        parts = [readings[n : n + size] for n in range(0, len(readings), size)]
+        steps = [part[-1]["step"] for part in parts]
+        offline = [fmean(line["offline"] for line in part) for part in parts]
+        both = [fmean(line["offline"] + line["online"] for line in part) for part in parts]
+        axes.fill_between(steps, offline, color="C0", alpha=0.85, label="of the pool")
+        kind: dict[str, Any] = {"color": "C1", "alpha": 0.85, "hatch": "///"}
         kind["label"] = "the teacher's"
         axes.fill_between(steps, offline, both, **kind)
         axes.set_title(f"K = {k}")
         axes.set_xlabel("iteration")
         axes.set_xlim(steps[0], max(steps[-1], steps[0] + 1))
-        axes.set_ylim(bottom=0)
+    panels[0].set_ylim(bottom=0)
     panels[0].set_ylabel("mined boxes per image")
     panels[0].legend(loc="upper left")
     return True

@@ -104,8 +104,6 @@ def summarize(
             "difficult": int(boxes.difficult[rows].sum()),
             "crowd": int(hidden[rows].sum()),
             "boxes_of_sets": {n: int(mask[boxes.image[rows]].sum()) for n, mask in sets.items()},
-                n: int(inside[boxes.image[rows]].sum()) for n, inside in sets.items()
-            },
             "median_side": float(np.median(sides)) if len(sides) else None,
         }
         if name in mineable:

@@ -24,7 +24,7 @@ from mini_fsod import console
 from mini_fsod.data.dataset import Dataset, Ints
 from mini_fsod.data.pictures import PictureError, drawn_size, picture_sizes
 from mini_fsod.errors import UserError
-from mini_fsod.files import lock
+from mini_fsod.files import lock, open_regular
 from mini_fsod.loader.decode import DECODE_VERSION, Bytes, Job, cores, decode_to_file, worker_pool
 from mini_fsod.loader.schedule import reduced
 
@@ -185,14 +185,17 @@ def decode_jobs(data: Dataset, images: Iterable[int], sizes: Ints, starts: Ints)
 def _open(data: Dataset, folder: Path) -> Pictures:
     broken = UserError(f"{folder}: an incomplete cache of pictures.", "Delete that folder.")
     try:
-        sizes = np.load(folder / "sizes.npy")
-        length = (folder / "pixels.bin").stat().st_size
-    except (OSError, ValueError):
+        with open_regular(folder / "sizes.npy") as file:
+            sizes = np.load(file, allow_pickle=False)
+        if sizes.shape != (len(data), 4) or sizes.dtype != np.int64 or (sizes < 1).any():
+            raise ValueError
+        stored, original = sizes[:, :2], sizes[:, 2:]
+        starts = byte_offsets(stored)
+        with open_regular(folder / "pixels.bin") as file:
+            if os.fstat(file.fileno()).st_size != starts[-1]:
+                raise ValueError
+    except (OSError, ValueError, EOFError):
         raise broken from None
-    stored, original = sizes[:, :2], sizes[:, 2:]
-    starts = byte_offsets(stored)
-    if len(sizes) != len(data) or length != starts[-1]:
-        raise broken
     # "c": copy on write, so torch may use the pages without a copy
     pixels = np.memmap(folder / "pixels.bin", dtype=np.uint8, mode="c")
     return Pictures(data.files, pixels, starts[:-1], stored, original)

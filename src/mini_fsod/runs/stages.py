@@ -28,6 +28,7 @@ from mini_fsod.files import (
     is_folder,
     lock,
     real,
+    remove_leftovers,
     write_bytes,
     write_json,
 )
@@ -201,7 +202,7 @@ class _Pipeline:
         leads = self._run.team.leads
         if leads:
             self._out.mkdir(parents=True, exist_ok=True)
-            store.remove_leftovers(self._out)
+            remove_leftovers(self._out.rglob(".*.part"))
             write_bytes(self._out / CONFIG_FILE, self._config.to_yaml().encode())
             data = self._run.data
             write_data_facts(self._out, data, self._config, uses_shots(self._config, wanted))
@@ -238,12 +239,14 @@ class _Pipeline:
         with store.computing(folder, wait) if leads else nullcontext():
             if leads and repeats:
                 self._discard(stage, folder)
-            is_done = leads and store.read_metrics(folder) is not None
+            if leads:
+                remove_leftovers(folder.rglob(".*.part"))
+            is_done = leads and store.is_finished(folder)
             is_done = bool(broadcast_from_leader(int(is_done), self._run.team, self._run.device))
             if not is_done:
                 self._compute(stage, folder)
             if leads:
-                (folder / state.FILE).unlink(missing_ok=True)  # of no use any more
+                state.delete_state(folder)
             figures = store.read_metrics(folder) or {}
             if stage in TRAINED:
                 figures |= self._score(stage, folder)
@@ -278,7 +281,6 @@ class _Pipeline:
         begun = time.perf_counter()
         if run.team.leads:
             folder.mkdir(parents=True, exist_ok=True)
-            store.remove_leftovers(folder)
         wait_for_all(run.team)
         given = self._given(stage)
         figures: dict[str, Any] = {}
@@ -364,9 +366,9 @@ class _Pipeline:
             return False
         self._key(stage)
         folder = self._folder(stage)
-        figures = store.read_metrics(folder)
-        if figures is None or real(self._out / stage) != real(folder):
+        if real(self._out / stage) != real(folder) or not store.is_finished(folder):
             return False
+        figures = store.read_metrics(folder) or {}
         self._figures[stage] = figures
         if stage in TRAINED:
             self._figures[stage] = figures | self._score(stage, folder)

@@ -59,8 +59,7 @@ def team(device: torch.device) -> Iterator[Team]:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
         raise UserError(
-            "Another process of this training ended, or cannot be reached "
-            f"({str(error).splitlines()[0][-120:]}).",
+            "Another process of this training ended, or cannot be reached.",
             "Its own message says why. The same command resumes from the last saved state.",
         ) from None
 

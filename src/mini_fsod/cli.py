@@ -36,7 +36,7 @@ from mini_fsod.commands.options import app
 from mini_fsod.errors import UserError, brief
 from mini_fsod.files import FREE_SPACE, is_full
 
-FAILED = 2  # exit code after an error that the user can fix
+FAILED = UserError.exit_code
 INTERRUPTED = 130  # exit code after Ctrl-C
 RESUMABLE = ("run", "study", "pretrain", "demo")  # commands that resume where they stopped
 
@@ -83,7 +83,7 @@ def main() -> None:
         from mini_fsod import console
 
         console.error(error)
-        sys.exit(FAILED)
+        sys.exit(error.exit_code)
     except OSError as error:
         # errors that no command expects: standard output on a full disk, a folder that disappears
         print(f"Error {brief(str(error))}.{f' {FREE_SPACE}' * is_full(error)}", file=sys.stderr)

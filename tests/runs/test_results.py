@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mini_fsod.runs import results
-from mini_fsod.runs.results import advice
+from mini_fsod.runs.results import advice, say_figures
 
 
 def figures(**stages: tuple[float | None, float | None]) -> dict[str, dict[str, Any]]:
@@ -19,7 +19,8 @@ def figures(**stages: tuple[float | None, float | None]) -> dict[str, dict[str, 
 @pytest.mark.parametrize(
     ("stage", "stages", "message"),
     [
-        ("base", {"base": (None, 4.0)}, "mining needs what the base detector has learned"),
+        ("base", {"base": (None, 7.0)}, "mining needs what the base detector has learned"),
+        ("base", {"base": (None, 4.9)}, None),  # `hopeless` says more
         ("base", {"base": (None, 40.0)}, None),
         ("base", {"base": (None, None)}, None),
         ("transfer", {"base": (None, 70), "transfer": (30, 60)}, "lost 10.0 of bAP50.*transfer"),
@@ -60,3 +61,12 @@ def test_commit_is_of_this_checkout_or_none(
 
 def test_versions_name_what_figures_depend_on() -> None:
     assert set(results.versions()) == {"mini", "python", "torch", "torchvision", "numpy"}
+
+
+def test_say_figures_tells_of_a_sample(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = {"nAP50": None, "bAP50": 61.25, "seconds": 4.0, "images": 500, "of_images": 4952}
+    say_figures("base", figures)
+    say_figures("base", figures | {"images": 4952})
+    assert capsys.readouterr().err == (
+        "base: bAP50 61.2 on 500 of 4,952 images in 4 s\nbase: bAP50 61.2 in 4 s\n"
+    )

@@ -44,6 +44,9 @@ def study(
     dry_run: Annotated[
         bool, flag("--dry-run", "Print the runs and their estimated time only.")
     ] = False,
+    anyway: Annotated[
+        bool, flag("--anyway", "Go on where a stage left nothing to build on, as in mini run.")
+    ] = False,
     list_studies: Annotated[bool, flag("--list", "List the studies and their rows.")] = False,
 ) -> None:
     """Run many configurations and print a table of means and 95 % intervals.
@@ -78,7 +81,7 @@ def study(
         )
     for config in todo.configs.values():
         config.ready()
-    failed = _run(chosen, todo, out)
+    failed = _run(chosen, todo, out, anyway)
     if failed:
         for cell, why in failed.items():
             console.note(f"{cell}: {why}")
@@ -88,7 +91,7 @@ def study(
         )
 
 
-def _run(chosen: Study, todo: StudyPlan, out: Path) -> dict[str, str]:
+def _run(chosen: Study, todo: StudyPlan, out: Path, anyway: bool) -> dict[str, str]:
     """Run what is left and print the tables; the failed cells with the reason."""
     from mini_fsod.runs import stages
     from mini_fsod.study.plan import read_plan, refuse_changed_plan, save_plan
@@ -112,7 +115,13 @@ def _run(chosen: Study, todo: StudyPlan, out: Path) -> dict[str, str]:
         todo,
         out,
         lambda config, folder, last: stages.run(
-            config, folder, last=last, command=command_line(), results_store=store, wait=False
+            config,
+            folder,
+            last=last,
+            command=command_line(),
+            results_store=store,
+            wait=False,
+            anyway=anyway,
         ),
         finished=write,
     )
@@ -141,7 +150,7 @@ def _print_estimates(out: Path, todo: StudyPlan, whole: StudyPlan) -> None:
     """Each run with the stages that it computes and their time; the sum of what is left."""
     from mini_fsod.study.estimate import estimate_cells
 
-    times = estimate_cells(todo, whole, out, _device(todo))
+    times = estimate_cells(todo, whole, out, _speed_of_this_machine(todo, out))
     table = console.columns("run", "stages", ">time", "")
     for cell, time in zip(todo.cells, times, strict=True):
         style = "dim" if time.how == "finished" else ""
@@ -149,7 +158,7 @@ def _print_estimates(out: Path, todo: StudyPlan, whole: StudyPlan) -> None:
         row = (console.plain(cell.name), ", ".join(time.stages), duration, time.how)
         table.add_row(*row, style=style)
     left = [time for time in times if time.how != "finished"]
-    how = next((how for how in ("at least", "rough") if how in {time.how for time in left}), "")
+    how = next((how for how in ("at least", "estimated") if how in {time.how for time in left}), "")
     done = len(times) - len(left)
     what = f"{console.count(len(left), 'run')} to do" + (f", {done} finished" if done else "")
     total = console.duration(sum(time.seconds for time in left))
@@ -157,14 +166,25 @@ def _print_estimates(out: Path, todo: StudyPlan, whole: StudyPlan) -> None:
     console.table(table)
 
 
-def _device(todo: StudyPlan) -> str:
-    """ "cuda" or "cpu", as the runs would choose."""
-    wanted = {config.device.partition(":")[0] for config in todo.configs.values()}
-    if wanted == {"auto"}:
-        import torch
+def _speed_of_this_machine(todo: StudyPlan, out: Path) -> dict[tuple[str, str], float]:
+    """From the unfinished run with the most stages; empty where the data are not here."""
+    from mini_fsod.study.worker import is_finished
 
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return "cuda" if "cuda" in wanted else "cpu"
+    left = [cell for cell in todo.cells if not is_finished(out, cell)]
+    if not left:
+        return {}
+    cell = max(left, key=lambda cell: len(cell.keys))
+    config = todo.configs[cell.name]
+    if config.data.root is None or not config.data.root.exists():
+        console.note("set data.root for estimates: the speed is measured on your pictures")
+        return {}
+    from mini_fsod.device import torch_device
+    from mini_fsod.runs.estimate import estimate_run
+    from mini_fsod.study.estimate import estimated_rates
+
+    console.note("measuring the speed of this machine: about 20 seconds on two free cores")
+    estimate = estimate_run(config, torch_device(config.device), [*cell.keys])
+    return estimated_rates(config, estimate)
 
 
 def _refuse_folder(out: Path) -> None:

@@ -39,6 +39,9 @@ class Data(Section):
     train: str | None = None
     # image set to score on; null: test, else val. Change it if your sets have other names
     test: str | None = None
+    # most pictures of the test set to score on, the same ones in every run; null: all. Change it
+    # if scoring takes long
+    test_most: Count | None = None
     metric: Literal["voc07", "voc", "coco"] = "voc07"  # AP as VOC 2007, VOC 2010 or COCO has it
     # folder of decoded pictures; null: ~/.cache/mini. Change it if your home folder is small
     cache: UserPath | None = None

@@ -23,6 +23,8 @@ from mini_fsod.data.subsets import (
     is_of,
     is_target,
     shared_images,
+    spread,
+    test_sample,
     testing_part,
     training_part,
 )
@@ -47,7 +49,7 @@ from mini_fsod.runs.shots import (
     shots_from_file,
 )
 from mini_fsod.train.distributed import Team
-from mini_fsod.train.loop import Feed
+from mini_fsod.train.loop import Feed, clock
 from mini_fsod.train.step import Inputs, draw_of, inputs_of
 
 Batches = Callable[[Iterable[Plan]], Iterator[Batch]]
@@ -55,6 +57,8 @@ InputsOf = Callable[[Iterable[Plan]], Iterator[Inputs]]
 
 TEST_BATCH = {"cuda": 32}  # images per batch at test
 TEST_BATCH_ELSEWHERE = 4
+TIMED = {"cuda": 512}  # pictures that `scoring_seconds` looks at
+TIMED_ELSEWHERE = 2
 
 
 class RunData:
@@ -109,10 +113,16 @@ class RunData:
         return _without_empty(by_name or split_by_novel(config.novel, classes), self.whole)
 
     @cached_property
-    def test(self) -> Dataset | None:
-        """The images to score on; None where the data has no image set for it."""
+    def test_set(self) -> Dataset | None:
+        """The image set to score on, which is not trained on; None where the data has none."""
         name = self._config.data.test or testing_part(self.whole)
         return None if name is None else self.whole.subset(name)
+
+    @cached_property
+    def test(self) -> Dataset | None:
+        """The images to score on: all of the set, or a sample of it."""
+        most = self._config.data.test_most
+        return self.test_set and self.test_set.select(test_sample(self.test_set, most))
 
     @cached_property
     def _train_part(self) -> str | None:
@@ -127,7 +137,7 @@ class RunData:
         """
         asked, name = self._config.data.train, self._train_part
         data = self.whole if name is None else self.whole.subset(name)
-        in_test = shared_images(data, self.test)
+        in_test = shared_images(data, self.test_set)
         if asked and in_test.any():
             images = console.count(int(in_test.sum()), "image")
             console.note(f"{asked} shares {images} with the test set: scores will be too high")
@@ -262,10 +272,12 @@ class RunData:
         metric = self._config.data.metric
         if self.test is None:
             nothing = dict.fromkeys(("nAP50", "bAP50", "AP50", "test_set"))
-            return {"metric": metric, **nothing, "per_class": {}, "images": 0, "detections": 0}
+            none = dict.fromkeys(("images", "of_images", "detections"), 0)
+            return {"metric": metric, **nothing, "per_class": {}, **none}
         data = arranged(self.test, labels)
         found = self.detections(detector, data, bf16)
-        return score(data, found, labels, metric) | {"test_set": self.test.digest}
+        about = {"test_set": self.test.digest, "of_images": len(self.test_set or ())}
+        return score(data, found, labels, metric) | about
 
     def detections(self, detector: Detector, data: Dataset, bf16: bool) -> DatasetDetections:
         """What the detector finds in a data set, at the size of tests."""
@@ -273,6 +285,24 @@ class RunData:
         plans = self.test_plans(sizes)
         with console.progress("testing", len(plans)) as report:
             return detect_all(detector, counted(batches, report), plans, self._device, bf16)
+
+    def scoring_seconds(self, detector: Detector, labels: LabelMap, bf16: bool) -> float:
+        """How long it will take to score on the test set, by a few of its pictures; 0 without one.
+
+        They are detected twice: the first time includes the start, as the choice of kernels.
+        """
+        if self.test is None:
+            return 0.0
+        few = arranged(spread(self.test, TIMED.get(self._device.type, TIMED_ELSEWHERE)), labels)
+        for _ in range(2):
+            began = clock()
+            self.detections(detector, few, bf16)
+            took = clock() - began
+        pixels = [
+            sum(plan.batch * plan.canvas[0] * plan.canvas[1] for plan in plans)
+            for plans in (self.test_plans(image_sizes(data)) for data in (few, self.test))
+        ]
+        return took * pixels[1] / pixels[0]
 
     def test_plans(self, sizes: Ints) -> list[Plan]:
         """The batches of a test, for pictures of sizes (I, 2)."""
@@ -297,12 +327,12 @@ def inputs_from(batches: Batches, device: torch.device) -> InputsOf:
 
 
 def counted(batches: Batches, report: Callable[..., None]) -> Batches:
-    """The same batches, reporting their number as they pass."""
+    """The same batches, reporting how many of them are done: used, and the next one asked for."""
 
     def source(plans: Iterable[Plan]) -> Iterator[Batch]:
         for n, batch in enumerate(batches(plans), start=1):
-            report(n)
             yield batch
+            report(n)
 
     return source
 

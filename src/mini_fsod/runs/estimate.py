@@ -17,8 +17,7 @@ import torch
 
 from mini_fsod import console
 from mini_fsod.config.schema import STAGES, Config, Training, Transfer, Tune
-from mini_fsod.data.dataset import Dataset
-from mini_fsod.data.subsets import arranged, is_of, is_target
+from mini_fsod.data.subsets import is_of, spread
 from mini_fsod.detector.model import Detector
 from mini_fsod.device import peak_memory, reset_peak_memory
 from mini_fsod.discriminator.features import Discriminator
@@ -170,7 +169,7 @@ class _Estimator:
         cached = not why_not_cached(detector, whole, most, self._device, bf16)
         plans = whole.every_view(1)
         run.config = self._with_one_view(plans)
-        few = _some(shots, PICTURES)
+        few = spread(shots, PICTURES)
         began, decoding = probe.clock(), self._data.seconds
         fine_tune(run, name, Path(name), detector, few, section, None, may_cache=cached)
         if not cached:
@@ -197,7 +196,7 @@ class _Estimator:
         reset_peak_memory(self._device)
         seconds, speed = 0.0, None
         if section.detections is None:
-            detector, few = self._few_shot(), _some(images, PICTURES)
+            detector, few = self._few_shot(), spread(images, PICTURES)
             comparison = None
             if discriminator is not None and discriminator.crop is None:
                 prototypes = torch.zeros(
@@ -217,7 +216,7 @@ class _Estimator:
         """Seconds for all crops: of shots, base boxes, candidates, and corrected boxes."""
         data, labels = self._data, self._data.labels
         source = data.base if len(data.base) else data.shots
-        few = _some(source, CROPPED)
+        few = spread(source, CROPPED)
         each = self._timed(lambda: features_of(run, discriminator, few), "scan") / len(few.boxes)
         base_boxes = len(data.base.boxes) * min(1.0, BASE_IMAGES / max(len(data.base), 1))
         candidates = CANDIDATES * len(data.mined)
@@ -228,16 +227,12 @@ class _Estimator:
 
     def _scoring(self) -> float:
         """Seconds for the whole test set."""
-        if self._of_score is not None:
-            return self._of_score
-        data, test = self._data, self._data.test
-        self._of_score = 0.0
-        if test is not None and len(test):
-            detector, bf16 = self._few_shot(), self._device.type == "cuda"
-            few = arranged(_some(test, PICTURES), data.labels)
-            each = self._timed(lambda: data.detections(detector, few, bf16), "scoring")
-            plans, measured = (data.test_plans(image_sizes(d)) for d in (test, few))
-            self._of_score = each * sum(map(_pixels, plans)) / sum(map(_pixels, measured))
+        if self._of_score is None:
+            run = self._probe(self._config, "scoring")
+            bf16, labels = run.bf16(self._config.transfer), self._data.labels
+            self._of_score = 0.0
+            if self._data.test is not None:
+                self._of_score = self._data.scoring_seconds(self._few_shot(), labels, bf16)
         return self._of_score
 
     def _few_shot(self) -> Detector:
@@ -264,7 +259,7 @@ class _Estimator:
         return took
 
     def _probe(self, config: Config, name: str) -> probe.Probe:
-        return probe.Probe(config, self._data, self._device, self._seconds[name])
+        return probe.Probe(config, self._data, self._device, self._seconds.get(name, 0.0))
 
     def _resting(self) -> int:
         reset_peak_memory(self._device)
@@ -288,15 +283,3 @@ def _of_training(name: str, section: Training, pace: probe.Pace, scoring: float)
     seconds = budget or pace.start + iterations * pace.iteration + scoring
     speed = section.batch / pace.iteration
     return StageEstimate(name, seconds / 60, scoring / 60, iterations, speed, pace.memory)
-
-
-def _some(data: Dataset, count: int) -> Dataset:
-    """So many images of a data set, evenly spread; those with a box, where there are any."""
-    with_box = np.unique(data.boxes.image[is_target(data)])
-    images = with_box if len(with_box) else np.arange(len(data))
-    at = np.linspace(0, len(images) - 1, min(count, len(images))).astype(np.int64)
-    return data.select(images[np.unique(at)])
-
-
-def _pixels(plan: Plan) -> int:
-    return plan.batch * probe.area(plan)

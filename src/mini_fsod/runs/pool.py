@@ -36,15 +36,12 @@ def refresh_pools(run: Path, mined: Path) -> None:
     for name, source_name in MINED.items():
         target, source = run / name, mined / source_name
         origin = origins.get(name, {})
-        if is_file(target):
-            content = digest(target)
-            mined_content = digest(source) if is_file(source) else None
-            if content not in (mined_content, origin.get("sha256")):  # edited
-                if origin.get("result") in (mined.name, None) and mined_content is not None:
-                    continue
-                other = _free_name(run, target.stem)
-                target.rename(other)
-                console.note(f"{name} was edited, but belongs to another mining: now {other.name}")
+        if is_file(target) and _is_edited(target, source, origin):
+            if _belongs(source, mined, origin):
+                continue
+            other = _free_name(run, target.stem)
+            target.rename(other)
+            console.note(f"{name} was edited, but belongs to another mining: now {other.name}")
         if is_file(source):
             write_bytes(target, source.read_bytes())
             origins[name] = {"result": mined.name, "sha256": digest(target)}
@@ -53,6 +50,26 @@ def refresh_pools(run: Path, mined: Path) -> None:
             origins.pop(name, None)
     if origins != _origins(run):
         write_json(run / ORIGIN, origins)
+
+
+def current_pools(run: Path, mined: Path) -> list[Path]:
+    """The pools to re-train on, as `refresh_pools` leaves them: edited ones, else those mined."""
+    origins, pools = _origins(run), []
+    for name, source_name in MINED.items():
+        target, source, origin = run / name, mined / source_name, origins.get(name, {})
+        edited = is_file(target) and _is_edited(target, source, origin)
+        pools.append(target if edited and _belongs(source, mined, origin) else source)
+    return [path for path in pools if is_file(path)]
+
+
+def _is_edited(target: Path, source: Path, origin: dict[str, str]) -> bool:
+    mined = digest(source) if is_file(source) else None
+    return digest(target) not in (mined, origin.get("sha256"))
+
+
+def _belongs(source: Path, mined: Path, origin: dict[str, str]) -> bool:
+    """Whether a run's copy was made from this mining."""
+    return origin.get("result") in (mined.name, None) and is_file(source)
 
 
 def mined_folder(pool: Path) -> Path:
@@ -78,6 +95,11 @@ def edits(run: Path, mined: Path) -> dict[str, Any]:
         "added": added.total() - relabelled,
         "relabelled": relabelled,
     }
+
+
+def boxes_of_pool(pool: Path) -> int:
+    """How many boxes a pool in the run's folder has; 0 where there is none."""
+    return _boxes(pool).total() if is_file(pool) else 0
 
 
 def _boxes(pool: Path) -> Counter[tuple[Any, ...]]:

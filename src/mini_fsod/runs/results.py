@@ -13,6 +13,7 @@ import torch
 from mini_fsod import console
 from mini_fsod.config.schema import Config
 from mini_fsod.files import write_json
+from mini_fsod.runs.hopeless import LEAST_BAP50
 
 RESULTS = "results.json"
 
@@ -60,6 +61,9 @@ def say_figures(stage: str, figures: Figures) -> None:
     """One line about a finished stage."""
     known = [name for name in ("nAP50", "bAP50") if figures.get(name) is not None]
     words = [f"{name} {figures[name]:.1f}" for name in known]
+    images, of_images = figures.get("images", 0), figures.get("of_images", 0)
+    if known and images < of_images:
+        words[-1] += f" on {images:,} of {of_images:,} images"
     if stage == "scan" and "pairs" in figures:
         words = [console.count(figures["pairs"], "candidate") + " before NMS"]
     if stage == "mine" and "kept" in figures:
@@ -79,7 +83,7 @@ def advice(stage: str, figures: Mapping[str, Figures]) -> list[str]:
 
     lines = []
     base = figures.get(stage, {}).get("bAP50") if stage == "base" else None
-    if base is not None and base < LITTLE:
+    if base is not None and LEAST_BAP50 <= base < LITTLE:
         lines.append(
             "that is low: mining needs what the base detector has learned. Train it longer "
             "(base.minutes or base.iterations), from pretrained weights (detector.weights), or on "

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,9 +11,8 @@ import torch
 
 from mini_fsod import checkpoint, console
 from mini_fsod.config.schema import STAGES, TRAINED, Config
-from mini_fsod.data.folder import pictures_below
 from mini_fsod.device import torch_device
-from mini_fsod.errors import UserError, nearest
+from mini_fsod.errors import HopelessError, UserError, nearest
 from mini_fsod.files import (
     CHECKPOINT_FILE,
     CONFIG_FILE,
@@ -34,10 +30,12 @@ from mini_fsod.mining.scan import scan
 from mini_fsod.online.retrain import online
 from mini_fsod.runs import store
 from mini_fsod.runs.base import base
+from mini_fsod.runs.content import RunContent, hash_of
 from mini_fsod.runs.data import RunData
 from mini_fsod.runs.detectors import load_detector, to_device
-from mini_fsod.runs.identity import file_content, stage_key, stages_of
-from mini_fsod.runs.pool import EXTRA_POOL, POOL, edits, refresh_pools
+from mini_fsod.runs.hopeless import why_hopeless
+from mini_fsod.runs.identity import needs, stage_key, stages_of
+from mini_fsod.runs.pool import EXTRA_POOL, POOL, boxes_of_pool, edits, refresh_pools
 from mini_fsod.runs.results import advice, device_name, say_figures, write_results
 from mini_fsod.runs.run import Run
 from mini_fsod.tfa.transfer import transfer
@@ -50,6 +48,7 @@ from mini_fsod.train.distributed import (
     team,
     wait_for_all,
 )
+from mini_fsod.train.loop import clock
 
 STAGE = {
     "base": base, "transfer": transfer, "scan": scan, "mine": mine, "online": online, "tune": tune,
@@ -66,13 +65,53 @@ def run(
     command: str = "",
     results_store: Path | None = None,
     wait: bool = True,
+    anyway: bool = False,
 ) -> dict[str, Any]:
     """Find or compute the results of the stages up to `last`; from `first` on they are repeated.
 
     Results are kept in `results_store`, by default beside the run's folder. Where another process
-    computes one of them, wait for it, or raise `store.Busy`. Returns the content of `results.json`;
-    nothing in a process that torchrun started beside the first.
+    computes one of them, wait for it, or raise `store.Busy`. Where a stage leaves nothing to build
+    on, raise `HopelessError`, or go on `anyway`. Returns the content of `results.json`; nothing in
+    a process that torchrun started beside the first.
     """
+    wanted = _wanted(config, first, last)
+    results_store = results_store or out.parent / store.STORE
+    _check_folder(out, config, results_store)
+    device = device_of_process(torch_device(config.device))
+    with team(device) as together:
+        console.err.quiet = not together.leads
+        try:
+            data = _checked_data(config, device, wanted)
+            wait_for_all(together)  # nothing is written before all have found it in order
+            with lock(out / ".lock") if together.leads else nullcontext(True) as alone:
+                if not alone:
+                    raise UserError(
+                        f"{out}: another process works in this folder.",
+                        "Wait until it ends, or choose another folder with --out.",
+                    )
+                pipeline = _Pipeline(config, out, results_store, data, device, together, command)
+                return pipeline.run(wanted, first, wait, anyway)
+        finally:
+            console.err.quiet = False
+
+
+def find_results(
+    config: Config, out: Path, first: str | None = None, last: str | None = None
+) -> tuple[RunData, dict[str, Path | None]]:
+    """The data of a run, and for each of its stages the folder of its result, if it is kept.
+
+    Nothing is computed or written; what would make the run fail before its first stage is raised.
+    """
+    wanted = _wanted(config, first, last)
+    results_store = out.parent / store.STORE
+    _check_folder(out, config, results_store)
+    device = torch_device(config.device)
+    data = _checked_data(config, device, wanted)
+    return data, _Pipeline(config, out, results_store, data, device, Team(), "").find(wanted, first)
+
+
+def _wanted(config: Config, first: str | None, last: str | None) -> tuple[str, ...]:
+    """The stages of a run up to `last`."""
     config.ready()
     for name in (first, last):
         if name is not None and name not in STAGES:
@@ -86,31 +125,20 @@ def run(
             f"--from {first}: this run has no such stage before {wanted[-1]}.",
             f"Its stages are {', '.join(wanted)}.",
         )
-    results_store = results_store or out.parent / store.STORE
-    _check_folder(out, config, results_store)
-    device = device_of_process(torch_device(config.device))
-    with team(device) as together:
-        console.err.quiet = not together.leads
-        try:
-            data = RunData(config, device)
-            data.check(wanted)
-            for stage in ("base", "transfer"):
-                given = getattr(config, stage).checkpoint
-                if stage in wanted and given is not None:
-                    checkpoint.read_header(checkpoint.find(given, stage))
-            if "mine" in wanted:
-                check_mining(config)
-            wait_for_all(together)  # nothing is written before all have found it in order
-            with lock(out / ".lock") if together.leads else nullcontext(True) as alone:
-                if not alone:
-                    raise UserError(
-                        f"{out}: another process works in this folder.",
-                        "Wait until it ends, or choose another folder with --out.",
-                    )
-                pipeline = _Pipeline(config, out, results_store, data, device, together, command)
-                return pipeline.run(wanted, first, wait)
-        finally:
-            console.err.quiet = False
+    return wanted
+
+
+def _checked_data(config: Config, device: torch.device, wanted: Sequence[str]) -> RunData:
+    """The data of a run, after all checks that do not take long."""
+    data = RunData(config, device)
+    data.check(wanted)
+    for stage in ("base", "transfer"):
+        given = getattr(config, stage).checkpoint
+        if stage in wanted and given is not None:
+            checkpoint.read_header(checkpoint.find(given, stage))
+    if "mine" in wanted:
+        check_mining(config)
+    return data
 
 
 def _check_folder(out: Path, config: Config, results_store: Path) -> None:
@@ -136,37 +164,6 @@ def _check_folder(out: Path, config: Config, results_store: Path) -> None:
         )
 
 
-class _Content:
-    """The content of a run's data and files, for the hashes of its stages."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def data(self, part: str) -> str | None:
-        if part == "classes":
-            labels = self._run.data.labels
-            return _hash([labels.base, labels.novel])
-        return self._run.data.digest_of(part)
-
-    def file(self, name: str | Path | None) -> str | None:
-        return file_content(name)
-
-    def extra(self, folder: Path | None) -> str | None:
-        """Names and sizes of the pictures: to read all of them would take minutes."""
-        if folder is None:
-            return None
-        names = pictures_below(folder, lambda _: None, lambda _: None)
-        return _hash([[name, (folder / name).stat().st_size] for name in names])
-
-    def pools(self) -> Sequence[str]:
-        run = self._run
-        paths = [path for path in (run.pool, run.extra_pool) if is_file(path)]
-        candidates = run.folder("mine") / "candidates.json"
-        if run.config.online.ignore_candidates and is_file(candidates):
-            paths.append(candidates)
-        return [digest(path) for path in paths]
-
-
 class _Pipeline:
     """The stages of one run: where their results lie, and their figures."""
 
@@ -184,10 +181,12 @@ class _Pipeline:
         self._keys: dict[str, str] = {}
         self._figures: dict[str, dict[str, Any]] = {}
         self._run = Run(config, data, device, together, self._folder, out / POOL, out / EXTRA_POOL)
-        self._content = _Content(self._run)
+        self._content = RunContent(self._run)
 
-    def run(self, wanted: Sequence[str], first: str | None, wait: bool) -> dict[str, Any]:
-        leads = self._run.team.leads
+    def run(
+        self, wanted: Sequence[str], first: str | None, wait: bool, anyway: bool
+    ) -> dict[str, Any]:
+        leads, self._run.anyway = self._run.team.leads, anyway
         if leads:
             self._out.mkdir(parents=True, exist_ok=True)
             store.remove_leftovers(self._out)
@@ -198,15 +197,29 @@ class _Pipeline:
             repeats = first is not None and STAGES.index(stage) >= STAGES.index(first)
             try:
                 self._finish(stage, repeats, wait)
+                if leads:
+                    results = self._write_results()
+                self._end_if_hopeless(stage, is_last=stage == wanted[-1] or anyway)
             except Exception as error:
                 error.stage = stage  # type: ignore[attr-defined]  # for a study: who needs it too
                 raise
-            if leads:
-                results = self._write_results()
         if leads:
             self._take_later_stages(wanted)
             results = self._write_results()
         return results
+
+    def find(self, wanted: Sequence[str], first: str | None) -> dict[str, Path | None]:
+        """The folder of each stage's result, if it is kept and not to be repeated."""
+        found: dict[str, Path | None] = {}
+        for stage in wanted:
+            repeats = first is not None and STAGES.index(stage) >= STAGES.index(first)
+            later = any(found[name] is None for name in needs(self._config, stage))
+            found[stage] = None
+            if not repeats and not later:
+                self._key(stage)
+                folder = self._folder(stage)
+                found[stage] = None if store.read_metrics(folder) is None else folder
+        return found
 
     def _folder(self, stage: str) -> Path:
         return store.result_folder(self._store, stage, self._keys[stage])
@@ -243,6 +256,22 @@ class _Pipeline:
             for line in advice(stage, self._figures):
                 console.note(line)
 
+    def _end_if_hopeless(self, stage: str, is_last: bool) -> None:
+        """Raise HopelessError where the stage left nothing to build on; only say so at the last."""
+        data, pool = self._run.data, 0
+        if stage == "mine":
+            pool = sum(map(boxes_of_pool, (self._run.pool, self._run.extra_pool)))
+        pictures = len(data.base) if stage == "base" else 0
+        found = why_hopeless(stage, self._figures, self._config, pictures, pool)
+        if found is not None and not is_last:
+            raise HopelessError(
+                found.what,
+                f"{found.fix} What was computed is kept in {self._out}; to go on with it, add "
+                "--anyway.",
+            )
+        if found is not None and self._run.team.leads:
+            console.note(f"{found.what} {found.fix}")
+
     def _discard(self, stage: str, folder: Path) -> None:
         """Forget a result that is to be repeated, if it is this run's alone."""
         runs = self._store.parent
@@ -257,7 +286,7 @@ class _Pipeline:
 
     def _compute(self, stage: str, folder: Path) -> None:
         run = self._run
-        begun = time.perf_counter()
+        begun = run.began = clock()
         if run.team.leads:
             folder.mkdir(parents=True, exist_ok=True)
             store.remove_leftovers(folder)
@@ -275,7 +304,7 @@ class _Pipeline:
         if run.team.leads:
             if stage in TRAINED:
                 figures["checkpoint_sha256"] = digest(folder / CHECKPOINT_FILE)
-            figures["seconds"] = time.perf_counter() - begun
+            figures["seconds"] = clock() - begun
             write_json(folder / store.METRICS, figures)
         wait_for_all(run.team)
 
@@ -296,14 +325,15 @@ class _Pipeline:
         detector_keys = config.detector.model_dump(mode="json", exclude={"weights"})
         views = config.views.model_dump(include={"test", "long"})
         parts = [metrics["checkpoint_sha256"], test, config.data.metric, detector_keys, views]
-        path = folder / f"score-{_hash(parts)[:12]}.json"
+        path = folder / f"score-{hash_of(parts)[:12]}.json"
         if run.team.leads and store.read_score(path) is None:
             saved = load_detector(run, stage)
-            begun = time.perf_counter()
+            begun = clock()
             section = getattr(config, stage)
             detector = to_device(saved.detector, run.device)
             figures = run.data.score(detector, saved.labels, run.bf16(section))
-            write_json(path, figures | {"test_seconds": time.perf_counter() - begun})
+            run.scored_in = clock() - begun
+            write_json(path, figures | {"test_seconds": run.scored_in})
         wait_for_all(run.team)
         return store.read_score(path) or {}
 
@@ -354,7 +384,3 @@ class _Pipeline:
         return write_results(
             self._out, config, figures, self._keys, pool, shots, self._command, device
         )
-
-
-def _hash(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()

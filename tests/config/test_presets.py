@@ -1,4 +1,4 @@
-"""The five presets."""
+"""The presets."""
 
 from __future__ import annotations
 
@@ -53,6 +53,19 @@ def test_paper_has_the_schedule_of_the_paper(shots: int, iterations: int, falls:
         "resnet50:IMAGENET1K_V1",
         800,
     )
+
+
+def test_coco_has_the_schedule_of_the_paper() -> None:
+    config = resolve("coco")
+    base, online = config.base, config.online
+    assert (config.data.split, config.data.metric, config.shots.k) == ("coco", "coco", 10)
+    assert (base.iterations, base.warm_up) == (110_000, 1_000)
+    assert [round(110_000 * share) for share in base.decay] == [85_000, 100_000]
+    assert online.iterations == 160_000
+    assert [round(160_000 * share) for share in online.decay] == [110_000, 145_000]
+    assert (online.delta, config.mine.per_class, config.tune.part) == (0.8, 3_000, "head")
+    assert config.views.short == tuple(range(640, 801, 32))
+    assert config.tune.learning_rate == 0.001
 
 
 def test_voc_320_trains_the_base_detector_by_time() -> None:

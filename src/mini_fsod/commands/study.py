@@ -17,6 +17,7 @@ from mini_fsod.files import CONFIG_FILE, is_file, is_folder, lock, mode
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mini_fsod.study.estimate import Rates
     from mini_fsod.study.plan import StudyPlan
     from mini_fsod.study.studies import Study
 
@@ -47,7 +48,12 @@ def study(
     anyway: Annotated[
         bool, flag("--anyway", "Go on where a stage left nothing to build on, as in mini run.")
     ] = False,
-    list_studies: Annotated[bool, flag("--list", "List the studies and their rows.")] = False,
+    figures: Annotated[
+        bool, flag("--figures", "Draw the paper's figures as well; needs matplotlib.")
+    ] = False,
+    list_studies: Annotated[
+        bool, flag("--list", "List the studies, their runs and time; with NAME, its rows.")
+    ] = False,
 ) -> None:
     """Run many configurations and print a table of means and 95 % intervals.
 
@@ -58,7 +64,10 @@ def study(
     from mini_fsod.study import from_file, known, plan, studies
 
     if list_studies:
-        _list([from_file.find_study(name)] if name else list(known.STUDIES.values()))
+        if name:
+            _list_rows(from_file.find_study(name))
+        else:
+            _list_studies(list(known.STUDIES.values()))
         return
     if name is None or out is None:
         raise UserError(
@@ -66,7 +75,7 @@ def study(
             "For example: mini study tfa -o runs/tfa. mini study --list lists the studies.",
         )
     chosen = studies.narrow(from_file.find_study(name), split, shots, seeds, full)
-    chosen = from_file.fill_from_config(replace(chosen, sets=tuple(sets or ())))
+    chosen = from_file.fill_from_config(replace(chosen, sets=(*chosen.sets, *(sets or ()))))
     _refuse_folder(out)
     todo = plan.plan_study(chosen, studies.choose_rows(chosen, rows) if rows else None)
     _refuse_one_sample(chosen, todo)
@@ -82,6 +91,8 @@ def study(
     for config in todo.configs.values():
         config.ready()
     failed = _run(chosen, todo, out, anyway)
+    if figures:
+        _draw(chosen, out)
     if failed:
         for cell, why in failed.items():
             console.note(f"{cell}: {why}")
@@ -131,26 +142,64 @@ def _run(chosen: Study, todo: StudyPlan, out: Path, anyway: bool) -> dict[str, s
     return failed
 
 
-def _list(chosen: Sequence[Study]) -> None:
-    """Each study, and its rows with their number, settings and last stage."""
-    for n, one in enumerate(chosen):
-        axes = [("split", one.splits), ("K", one.shots), ("seed", one.seeds)]
-        over = [f"{word} {', '.join(map(str, values))}" for word, values in axes if values]
-        console.out.print("\n" * bool(n) + f"[bold]{console.plain(one.name)}[/]")
-        about = f"{one.about} {one.source}; {'; '.join(over)}".strip()
-        console.out.print(console.plain(about), soft_wrap=True)
-        table = console.columns("", "row", "settings", "last stage")
-        for number, row in enumerate(one.rows, 1):
-            label, settings = console.plain(row.label), console.plain(" ".join(row.sets))
-            table.add_row(str(number), label, settings, row.last)
-        console.table(table)
+def _draw(chosen: Study, out: Path) -> None:
+    from mini_fsod.study.figures import FOLDER, draw_figures
+    from mini_fsod.study.plan import read_plan
+    from mini_fsod.study.tables import gather_results
+
+    cells = read_plan(out)
+    written = draw_figures(out, gather_results(out, chosen, cells), cells)
+    names = dict.fromkeys(path.stem.rpartition("-")[0] for path in written)
+    where = f"{out / FOLDER}: {', '.join(names)}" if names else "no figures: no run is finished"
+    console.note(where)
+
+
+def _list_studies(chosen: Sequence[Study]) -> None:
+    """Each study with its runs and the time that they take on the machine at hand."""
+    from mini_fsod.study.estimate import ROUGH, estimate_cells
+    from mini_fsod.study.from_file import fill_from_config
+    from mini_fsod.study.plan import plan_study
+
+    table = console.columns("study", ">runs", ">time", "what it is about")
+    device = ""
+    for one in chosen:
+        todo = plan_study(fill_from_config(one))
+        device = device or _device(todo)
+        times = estimate_cells(todo, todo, Path(one.name), ROUGH[device], "rough")
+        total = console.duration(sum(time.seconds for time in times))
+        name = f"[bold]{console.plain(one.name)}[/]"
+        table.add_row(name, str(len(todo.cells)), total, console.plain(one.about))
+    console.table(table)
+    on = "one GPU" if device == "cuda" else "this machine, which has no GPU"
+    console.note(
+        f"times are rough and for {on}; several processes share a study. mini study NAME --list "
+        "shows the rows, mini study NAME -o FOLDER --dry-run each run"
+    )
+
+
+def _list_rows(one: Study) -> None:
+    """The rows of a study with their number, settings and last stage."""
+    axes = [("split", one.splits), ("K", one.shots), ("seed", one.seeds)]
+    over = [f"{word} {', '.join(map(str, values))}" for word, values in axes if values]
+    console.out.print(f"[bold]{console.plain(one.name)}[/]: {console.plain(one.about)}")
+    console.out.print(console.plain("; ".join([one.source, *over, *one.sets])), soft_wrap=True)
+    table = console.columns("", "row", "settings", "last stage")
+    for number, row in enumerate(one.rows, 1):
+        settings = "\n".join(map(console.plain, row.sets))
+        table.add_row(str(number), console.plain(row.label), settings, row.last)
+    console.table(table)
 
 
 def _print_estimates(out: Path, todo: StudyPlan, whole: StudyPlan) -> None:
     """Each run with the stages that it computes and their time; the sum of what is left."""
-    from mini_fsod.study.estimate import estimate_cells
+    from mini_fsod.study.estimate import ROUGH, How, estimate_cells
 
-    times = estimate_cells(todo, whole, out, _speed_of_this_machine(todo, out))
+    kind: How = "estimated"
+    rates: Rates | None = _speed_of_this_machine(todo, out)
+    if rates is None:
+        console.note("set data.root for estimates: the speed is measured on your pictures")
+        rates, kind = ROUGH[_device(todo)], "rough"
+    times = estimate_cells(todo, whole, out, rates, kind)
     table = console.columns("run", "stages", ">time", "")
     for cell, time in zip(todo.cells, times, strict=True):
         style = "dim" if time.how == "finished" else ""
@@ -158,7 +207,10 @@ def _print_estimates(out: Path, todo: StudyPlan, whole: StudyPlan) -> None:
         row = (console.plain(cell.name), ", ".join(time.stages), duration, time.how)
         table.add_row(*row, style=style)
     left = [time for time in times if time.how != "finished"]
-    how = next((how for how in ("at least", "estimated") if how in {time.how for time in left}), "")
+    how = next(
+        (how for how in ("at least", "rough", "estimated") if how in {time.how for time in left}),
+        "",
+    )
     done = len(times) - len(left)
     what = f"{console.count(len(left), 'run')} to do" + (f", {done} finished" if done else "")
     total = console.duration(sum(time.seconds for time in left))
@@ -166,8 +218,8 @@ def _print_estimates(out: Path, todo: StudyPlan, whole: StudyPlan) -> None:
     console.table(table)
 
 
-def _speed_of_this_machine(todo: StudyPlan, out: Path) -> dict[tuple[str, str], float]:
-    """From the unfinished run with the most stages; empty where the data are not here."""
+def _speed_of_this_machine(todo: StudyPlan, out: Path) -> Rates | None:
+    """From the unfinished run with the most stages; None where the data are not here."""
     from mini_fsod.study.worker import is_finished
 
     left = [cell for cell in todo.cells if not is_finished(out, cell)]
@@ -176,8 +228,7 @@ def _speed_of_this_machine(todo: StudyPlan, out: Path) -> dict[tuple[str, str], 
     cell = max(left, key=lambda cell: len(cell.keys))
     config = todo.configs[cell.name]
     if config.data.root is None or not config.data.root.exists():
-        console.note("set data.root for estimates: the speed is measured on your pictures")
-        return {}
+        return None
     from mini_fsod.device import torch_device
     from mini_fsod.runs.estimate import estimate_run
     from mini_fsod.study.estimate import estimated_rates
@@ -185,6 +236,16 @@ def _speed_of_this_machine(todo: StudyPlan, out: Path) -> dict[tuple[str, str], 
     console.note("measuring the speed of this machine: about 20 seconds on two free cores")
     estimate = estimate_run(config, torch_device(config.device), [*cell.keys])
     return estimated_rates(config, estimate)
+
+
+def _device(todo: StudyPlan) -> str:
+    """ "cuda" or "cpu", as the runs would choose."""
+    wanted = {config.device.partition(":")[0] for config in todo.configs.values()}
+    if wanted == {"auto"}:
+        import torch
+
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return "cuda" if "cuda" in wanted else "cpu"
 
 
 def _refuse_folder(out: Path) -> None:

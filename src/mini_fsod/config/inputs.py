@@ -42,6 +42,9 @@ class Data(Section):
     # most pictures of the test set to score on, the same ones in every run; null: all. Change it
     # if scoring takes long
     test_most: Count | None = None
+    # a novel class: training images that show it are left out, its shots stay. Change it to learn a
+    # class that the training images do not show (the paper's Appendix B)
+    leave_out: str | None = None
     metric: Literal["voc07", "voc", "coco"] = "voc07"  # AP as VOC 2007, VOC 2010 or COCO has it
     # folder of decoded pictures; null: ~/.cache/mini. Change it if your home folder is small
     cache: UserPath | None = None
@@ -56,7 +59,7 @@ class Shots(Section):
     # which random sample of the shots; training has its own seed. Change it to repeat a run with
     # other shots
     seed: NonNegative = 0
-    # published lists of shots instead of a random sample: voc, or a file of lists
+    # published lists of shots instead of a random sample: voc, coco, or a file of lists
     official: NameOrFile | None = None
     # your own shots: a file of `mini sample`, or any data set with boxes of the novel classes.
     # Change it to choose the shots yourself

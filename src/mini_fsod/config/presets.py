@@ -1,4 +1,4 @@
-"""The five presets: for each, the keys that differ from the defaults.
+"""The presets: for each, the keys that differ from the defaults.
 
 Data split, K and seed are ordinary keys: `mini run voc-320 --split voc-split2 --shots 5 --seed 1`.
 """
@@ -37,6 +37,25 @@ PAPER: Keys = {
     "transfer.decay": AUTO,
     **DISCRIMINATOR,
     "tune.iterations": AUTO,
+}
+
+# The same on COCO. `mini data coco` arranges its image sets.
+COCO: Keys = {
+    **PAPER,
+    "data.split": "coco",
+    "data.metric": "coco",
+    "shots.k": 10,
+    "shots.official": "coco",
+    "views.short": list(range(640, 801, 32)),
+    "base.iterations": 110_000,
+    "base.decay": [0.772727, 0.909091],  # 85,000 and 100,000
+    "base.warm_up": 1_000,
+    "mine.per_class": 3_000,
+    "online.iterations": 160_000,
+    "online.decay": [0.6875, 0.90625],  # 110,000 and 145,000
+    "online.warm_up": 1_000,
+    "online.delta": 0.8,
+    "tune.part": "head",
 }
 
 # One GPU: smaller pictures, ResNet-50, base training in minutes. Images are scaled on canvases
@@ -155,6 +174,7 @@ DEMO: Keys = {
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
         "paper": Preset("VOC with the paper's schedule: ResNet-101, 800 pixels.", PAPER),
+        "coco": Preset("COCO with the paper's schedule: ResNet-101, 800 pixels.", COCO),
         "voc-320": Preset(
             "VOC on one GPU: the paper's method with ResNet-50 at about 320 pixels, base training "
             "in 8 minutes.",

@@ -133,6 +133,9 @@ class Transfer(Training):
     boxes: Literal["new", "mean", "fixed"] = "new"
     # balanced: K boxes of every class (TFA); known: all base boxes of the shots' pictures as well
     data: Literal["balanced", "known"] = "balanced"
+    # prototypes: mining reads the mean of the detector's score and the similarity to the shots, as
+    # in DeFRCN. Change it to mine with another few-shot detector
+    calibration: Literal["none", "prototypes"] = "none"
     iterations: Count = 4_000
     warm_up: NonNegative = 0
     decay: Fractions = (0.9,)

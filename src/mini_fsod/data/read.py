@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -117,7 +117,7 @@ def _read_folder(path: Path, subset: str | None) -> tuple[Dataset, list[Problem]
         return read_yolo(path / usual_names[0])
     files, foreign = coco_files(path)
     if files:
-        return _with_note(foreign, *_read_coco_files(data_folder(path), files, subset))
+        return _with_note(foreign, *read_coco_sets(data_folder(path), files, subset))
     years = other_folders(path)
     if years:
         folder = path
@@ -152,9 +152,10 @@ def _with_note(
     return replace(data, notes=notes), problems
 
 
-def _read_coco_files(
-    root: Path, files: dict[str, Path], subset: str | None
+def read_coco_sets(
+    root: Path, files: Mapping[str, Path], subset: str | None = None
 ) -> tuple[Dataset, list[Problem]]:
+    """COCO files as the image sets of one data set, or one of them alone; and their problems."""
     if subset is not None and subset not in files:
         raise UserError(
             f"The data has no image set {shown(subset)}.{nearest(subset, files)}",

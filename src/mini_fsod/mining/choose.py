@@ -71,6 +71,12 @@ def check_mining(config: Config, retrain: bool = True) -> None:
         )
     if section.detections is not None and not is_file(section.detections):
         raise UserError(f"{section.detections}: there is no such file.", "Check mine.detections.")
+    if config.transfer.calibration == "prototypes" and config.discriminator.weights == "none":
+        raise UserError(
+            "transfer.calibration: prototypes compares candidates with the shots, which needs a "
+            "discriminator.",
+            "Set discriminator.weights, for example to resnet50:IMAGENET1K_V1.",
+        )
     extra.check_extra(section)
 
 
@@ -133,7 +139,8 @@ def _copy(given: Path, images: Path | None, folder: Path) -> dict[str, Any]:
 def _choose(run: Run, pairs: Pairs, data: Dataset, folder: Path, per_class: int) -> dict[str, Any]:
     """Choose the pool of some images, write all files about it, and return its figures."""
     labels = run.data.labels
-    found, kept, table = _candidates_and_pool(run, pairs, data, per_class)
+    by_prototypes = run.config.transfer.calibration == "prototypes"
+    found, kept, table = _candidates_and_pool(run, pairs, data, per_class, by_prototypes)
     pool_io.write_candidates(folder / CANDIDATES, found, data, labels)
     pool_io.write_thresholds(folder / THRESHOLDS, run.config.mine.min_score, table)
     pool_io.write_pool(folder / POOL, found.take(kept), data, labels)
@@ -152,7 +159,7 @@ def _choose(run: Run, pairs: Pairs, data: Dataset, folder: Path, per_class: int)
         plain = None
         if found.cosine is not None:
             detector_alone = replace(pairs, products=None, crops=None)
-            plain = _candidates_and_pool(run, detector_alone, data, per_class)[:2]
+            plain = _candidates_and_pool(run, detector_alone, data, per_class, False)[:2]
         audited = audit(found, kept, truth, plain)
         write_json(folder / AUDIT, audited)
         verdict = judge_with_pool(judge_candidates(found, truth), found, kept, truth)
@@ -172,14 +179,19 @@ def _choose(run: Run, pairs: Pairs, data: Dataset, folder: Path, per_class: int)
 
 
 def _candidates_and_pool(
-    run: Run, pairs: Pairs, data: Dataset, per_class: int
+    run: Run, pairs: Pairs, data: Dataset, per_class: int, by_prototypes: bool
 ) -> tuple[Candidates, Bools, dict[str, Threshold]]:
     """The candidates (Eq. 4), which of them are in the pool (Eq. 1, 5), and why."""
     section, labels = run.config.mine, run.data.labels
     on_base = arranged(data, LabelMap(labels.base, ())).boxes if section.drop_on_base else None
     discriminator = run.config.discriminator
     found = select_candidates(
-        pairs, section.tau, on_base, whiten=discriminator.whiten, refine=discriminator.refine
+        pairs,
+        section.tau,
+        on_base,
+        whiten=discriminator.whiten,
+        refine=discriminator.refine,
+        by_prototypes=by_prototypes,
     )
     eligible = not_nested(found) if section.drop_nested else None
     if section.box_correction and pairs.crops is not None:

@@ -28,8 +28,9 @@ from mini_fsod.data.subsets import (
     testing_part,
     training_part,
 )
+from mini_fsod.data.text import shown
 from mini_fsod.detector.model import Detector
-from mini_fsod.errors import UserError
+from mini_fsod.errors import UserError, nearest
 from mini_fsod.eval.detections import DatasetDetections
 from mini_fsod.eval.inference import detect_all
 from mini_fsod.eval.score import score
@@ -131,7 +132,24 @@ class RunData:
 
     @cached_property
     def train(self) -> Dataset:
-        """The images to train on, with all their boxes.
+        """The images to train on, with all their boxes; none that shows `data.leave_out`."""
+        data, name = self._all_train, self._config.data.leave_out
+        if name is None:
+            return data
+        if name not in self.labels.novel:
+            raise UserError(
+                f"data.leave_out: {shown(name)} is no novel class of this run."
+                f"{nearest(name, self.labels.novel)}",
+                f"Novel classes: {', '.join(self.labels.novel)}.",
+            )
+        without = np.setdiff1d(np.arange(len(data)), data.boxes.image[is_of(data, (name,))])
+        images = console.count(len(data) - len(without), "image")
+        console.note(f"{images} that show {name} left out (data.leave_out)")
+        return data.select(without)
+
+    @cached_property
+    def _all_train(self) -> Dataset:
+        """The images to train on and to take shots from.
 
         Test images are left out, unless `data.train` names the image set.
         """
@@ -168,7 +186,7 @@ class RunData:
     def shots(self) -> Dataset:
         """The balanced K-shot set, its classes in the order of the label map."""
         config = self._config.shots
-        source = self.whole, self.train, self._train_part, self.labels
+        source = self.whole, self._all_train, self._train_part, self.labels
         if config.file is None:
             return drawn_shots(config, *source)
         return shots_from_file(config, self._shot_file, *source)

@@ -149,7 +149,7 @@ def _transfer(config: Config, content: Content) -> dict[str, Any]:
         "shots": content.data("shots"),
         "boxes": content.data("mined") if known else None,
         "views": config.views.model_dump(exclude={"zoom"}),
-        "train": _training(config.transfer),
+        "train": _training(config.transfer, "calibration"),
     }
 
 
@@ -183,6 +183,7 @@ def _mine(config: Config, content: Content) -> dict[str, Any]:
         }
     return {
         "mine": mine.model_dump(mode="json", exclude={"pool", *SCAN_KEYS}),
+        "calibration": config.transfer.calibration,
         "discriminator": config.discriminator.model_dump(
             mode="json", exclude={*DISCRIMINATOR_SCAN_KEYS}
         ),
@@ -225,9 +226,12 @@ _DEPENDS: dict[str, Callable[[Config, Content], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def _training(section: Training) -> dict[str, Any]:
-    """The keys of a stage that trains; how often it saves its state changes nothing."""
-    keys = section.model_dump(mode="json", exclude={"checkpoint", "save_seconds", "bf16"})
+def _training(section: Training, *others: str) -> dict[str, Any]:
+    """The keys of a stage that trains, without `others`, which other stages read. How often it
+    saves its state changes nothing.
+    """
+    excluded = {"checkpoint", "save_seconds", "bf16", *others}
+    keys = section.model_dump(mode="json", exclude=excluded)
     return keys | {"rate": section.learning_rate, "bf16": str(section.bf16)}
 
 
@@ -246,7 +250,7 @@ class _Unread:
 
     def __init__(self, config: Config) -> None:
         self._data = config.data.model_dump_json(
-            include={"root", "pictures", "split", "novel", "train", "test"}
+            include={"root", "pictures", "split", "novel", "train", "test", "leave_out"}
         )
         self._shots = config.shots.model_dump_json()
         self.mined = ""

@@ -120,8 +120,9 @@ def test_run_dry_run_says_what_is_kept_and_what_the_rest_costs(mini, tmp_path: P
     assert code == 0, err
     rows = [line.split() for line in out.splitlines()]
     assert rows[0] == ["stage", "iterations", "img/s", "scoring", "time", "memory"]
-    assert [row[0] for row in rows[1:]] == ["transfer", "scan", "mine", "online", "all"]
-    assert rows[1][:4] == ["transfer", "to", "do", "2"]
+    assert [row[0] for row in rows[1:]] == ["base", "transfer", "scan", "mine", "online", "all"]
+    assert rows[1][:3] == ["base", "kept", "in"]
+    assert rows[2][:4] == ["transfer", "to", "do", "2"]
     assert rows[-1][-1] == "MiB"
     assert "measuring the speed" in err
     code, out, err = mini(*words, "--to", "base", "--dry-run")

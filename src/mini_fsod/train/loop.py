@@ -186,6 +186,8 @@ def train(
             if log is not None:
                 done, total, seconds = progress.step, progress.total, progress.seconds
                 left = None if total is None else (total - done) * seconds_each(looks)
+                if limit is not None:
+                    left = max(limit.seconds - seconds, 0.0)
                 log.write(done, total, means, rate, section.batch * speed, left, seconds)
             if writer is not None and (ends or stops or now - last_save > section.save_seconds):
                 writer.write(snapshot(model, optimiser, average) | asdict(progress))

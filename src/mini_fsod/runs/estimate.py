@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ from mini_fsod.discriminator.features import Discriminator
 from mini_fsod.loader import device_cache
 from mini_fsod.loader.cache import default_cache_folder, image_sizes, is_cached
 from mini_fsod.loader.decode import cores
-from mini_fsod.loader.schedule import Plan
+from mini_fsod.loader.schedule import Plan, reduced
 from mini_fsod.mining.box_correction import CORRECTIONS
 from mini_fsod.mining.crops import BASE_IMAGES, CORRECTED, features_of
 from mini_fsod.mining.find_pairs import Comparison
@@ -39,6 +39,7 @@ from mini_fsod.tfa.cached_features import bytes_of_views, why_not_cached
 from mini_fsod.tfa.fine_tune import few_shot_schedule, fine_tune
 from mini_fsod.tfa.transfer import few_shot_detector
 from mini_fsod.tfa.tune import freeze_all_but
+from mini_fsod.train.loop import LEAST_SHARE
 
 SECONDS = 20.0  # that an estimate may take on two cores, beside reading data and weights
 SHARES = {"base": 0.3, "transfer": 0.1, "scan": 0.1, "online": 0.35, "tune": 0.05, "scoring": 0.1}
@@ -93,7 +94,9 @@ def estimate_run(
         vars(few).update(vars(data))  # the parts that it has read
     with torch.random.fork_rng(), _quiet():
         estimator = _Estimator(config, device, few, wanted, seconds)
-        found = tuple(estimator.stage(name) for name in STAGES if name in wanted)
+        stages_found = [estimator.stage(name) for name in STAGES if name in wanted]
+        held = estimator.pictures_on_gpu()
+        found = tuple(replace(stage, memory=stage.memory + held) for stage in stages_found)
         result = RunEstimate(found, estimator.decoding() / 60)
     del estimator
     gc.collect()
@@ -265,6 +268,14 @@ class _Estimator:
         reset_peak_memory(self._device)
         return peak_memory(self._device)
 
+    def pictures_on_gpu(self) -> int:
+        """Bytes of all pictures in the GPU's memory; 0 where they are not there."""
+        data, config = self._data.whole, self._config
+        if self._device.type != "cuda" or device_cache.is_streamed(data, config, self._device):
+            return 0
+        stored = reduced(image_sizes(data), *device_cache.largest_sides(config))
+        return 3 * int(stored.prod(axis=1).sum())
+
     def decoding(self) -> float:
         """Seconds until all pictures are decoded into the cache; 0 where they are, or need not."""
         data, config, decoded = self._data.whole, self._config, self._data.decoded
@@ -278,8 +289,12 @@ class _Estimator:
 
 
 def _of_training(name: str, section: Training, pace: probe.Pace, scoring: float) -> StageEstimate:
-    budget = 60 * section.budget_minutes
-    iterations = section.iterations or max(1, int((budget - pace.start - scoring) / pace.iteration))
-    seconds = budget or pace.start + iterations * pace.iteration + scoring
+    limit, iterations = 60 * section.budget_minutes, section.iterations
+    if iterations is None:  # as the loop has it
+        training = max(limit - pace.start - scoring, LEAST_SHARE * limit)
+        iterations = max(1, int(training / pace.iteration))
+        seconds = pace.start + training + scoring
+    else:
+        seconds = pace.start + iterations * pace.iteration + scoring
     speed = section.batch / pace.iteration
     return StageEstimate(name, seconds / 60, scoring / 60, iterations, speed, pace.memory)

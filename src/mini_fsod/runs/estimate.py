@@ -46,7 +46,7 @@ SHARES = {"base": 0.3, "transfer": 0.1, "scan": 0.1, "online": 0.35, "tune": 0.0
 PICTURES = 2  # that are scanned, scored, or looked at in the few-shot stages
 CROPPED = 4  # pictures whose boxes are cropped for the discriminator
 CANDIDATES = 2.0  # crops of an image in mining: a guess, they depend on the trained detector
-MINE_SECONDS = 5.0  # to choose boxes, and to draw the contact sheets
+MINE_SECONDS = 2.0  # to choose boxes, and to draw the contact sheets
 
 
 @dataclass(frozen=True, slots=True)

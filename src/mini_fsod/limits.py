@@ -21,6 +21,14 @@ CLASSES = 20_000
 LABEL_BYTES = 1 << 24  # of the label file or XML file of one image
 BOXES_PER_LABEL = 50_000  # of the label file or XML file of one image
 LIST_BYTES = 1 << 27  # of a text file that lists pictures
+CVAT_BYTES = 1 << 29  # of CVAT's XML file, which holds all images
+CVAT_ELEMENTS = 200_000  # XML elements of one image in it
+
+# Exports in a .zip
+ZIP_ENTRIES = 2_000_000
+ZIP_DIRECTORY_BYTES = 1 << 28  # the list of its entries
+ZIP_RATIO = 100  # bytes unpacked for each byte of the .zip, from ZIP_FREE_BYTES on
+ZIP_FREE_BYTES = 1 << 26
 
 # Few-shot lists (shots.official)
 LISTS_BYTES = 1 << 26
@@ -36,10 +44,15 @@ YAML_VALUES = 50_000  # keys count too
 
 # What mini wrote itself, and weights
 STATE_BYTES = 1 << 26  # of a JSON file in a run's folder
+KEPT_DETECTIONS_BYTES = 1 << 30  # unpacked, of the detections beside a score
 PICKLE_BYTES = 1 << 23  # of the pickle in a file of weights; ten thousand tensors need 3 MB
 PICKLE_READS = (
     4_000_000  # of old files of weights, whose pickle has no length: reads of a few bytes
 )
+
+# The review page
+JOURNAL_BYTES = 1 << 28  # of the decisions of a review: a million of them
+BODY_BYTES = 1 << 20  # of a request to the page: some thousand decisions
 
 # Problems
 PROBLEMS_KEPT = 1000  # of each kind and file; one more line counts the others

@@ -19,6 +19,7 @@ from mini_fsod.data.dataset import NO_BOXES, Floats, Ints
 from mini_fsod.data.folder import pictures_below
 from mini_fsod.data.pictures import PictureError, drawn_size, picture_size
 from mini_fsod.detector.model import Detector
+from mini_fsod.device import fast_bf16
 from mini_fsod.errors import Problem, UserError
 from mini_fsod.eval.inference import detect_all
 from mini_fsod.files import is_folder, real
@@ -180,7 +181,7 @@ def _detect(
         plans = each_once(pictures.sizes, 1, test.min_size, test.max_size, most_canvases=number)
     else:
         plans = each_once(pictures.sizes, min(BATCH, number), test.min_size, test.max_size)
-    found = detect_all(detector, source.batches, plans, device, bf16=device.type == "cuda")
+    found = detect_all(detector, source.batches, plans, device, bf16=fast_bf16(device))
     order = np.lexsort((-found.score, found.image))
     cuts = np.searchsorted(found.image[order], np.arange(1, len(images)))
     return [

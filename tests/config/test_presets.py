@@ -11,6 +11,7 @@ from mini_fsod.config.presets import PRESETS
 from mini_fsod.config.schema import TRAINED
 from mini_fsod.demo import NOVEL
 from mini_fsod.demo.scenes import PARTS
+from mini_fsod.runs.identity import static_keys
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -20,7 +21,7 @@ def test_preset_is_valid_and_equal_when_read_back(tmp_path: Path, name: str) -> 
     path = tmp_path / "config.yaml"
     path.write_text(config.to_yaml(), encoding="utf-8")
     assert resolve(path) == config
-    lacking = ["data.novel=bolt"] if name == "photos" else []
+    lacking = ["data.novel=bolt"] if name.startswith("photos") else []
     resolve(name, ["data.root=somewhere", *lacking]).ready()
 
 
@@ -78,8 +79,10 @@ def test_voc_320_trains_the_base_detector_by_time() -> None:
 @pytest.mark.parametrize("shots", [1, 5])
 def test_voc_320_plus_changes_nothing_up_to_the_base_detector(shots: int) -> None:
     plain, plus = resolve("voc-320", shots=shots), resolve("voc-320-plus", shots=shots)
-    for section in ("data", "shots", "detector", "views", "train", "base"):
+    for section in ("data", "shots", "detector", "views", "train"):
         assert getattr(plus, section) == getattr(plain, section)
+    assert plus.base.model_copy(update={"sure": None}) == plain.base  # it changes no base training
+    assert static_keys(plus, "base") == static_keys(plain, "base")
     assert plus.transfer.iterations == plain.transfer.iterations
     assert plus.tune.data == "none"
 
@@ -92,6 +95,23 @@ def test_photos_is_voc_320_plus_for_your_own_pictures() -> None:
     assert photos.mine == plus.mine
     assert photos.discriminator.short == photos.views.test
     assert (photos.base.minutes, photos.online.minutes) == (20, 15)
+
+
+def test_photos_cpu_is_photos_with_less_to_compute() -> None:
+    light, photos = resolve("photos-cpu"), resolve("photos")
+    assert light.detector.rpn_post_nms < photos.detector.rpn_post_nms
+    assert max(light.views.short) < min(photos.views.short)
+    assert light.discriminator.short == light.views.test
+    assert light.online.minutes < photos.online.minutes
+    for section in ("data", "shots", "mine", "tune"):
+        assert getattr(light, section) == getattr(photos, section)
+    # nothing that a finished base detector would have to be trained for
+    for key in ("backbone", "norm", "anchors", "fpn_channels", "head_width"):
+        assert getattr(light.detector, key) == getattr(photos.detector, key)
+
+
+def test_demo_computes_in_float32_on_every_cpu() -> None:
+    assert all(getattr(resolve("demo"), stage).bf16 is False for stage in TRAINED)
 
 
 def test_demo_fits_its_data() -> None:

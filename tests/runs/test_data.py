@@ -10,16 +10,12 @@ import pytest
 import torch
 
 from helpers import shapes, tiny
-from helpers.few_shot import DETECTOR
 from helpers.run_data import run_data
 from helpers.shapes import rewrite
 from mini_fsod.data.dataset import Dataset
-from mini_fsod.data.subsets import spread
 from mini_fsod.errors import UserError
-from mini_fsod.loader.cache import image_sizes
 from mini_fsod.loader.schedule import Schedule
-from mini_fsod.runs.data import TIMED_ELSEWHERE, inputs_from
-from mini_fsod.runs.detectors import new_detector
+from mini_fsod.runs.data import inputs_from
 from mini_fsod.train.distributed import Team
 
 CPU = torch.device("cpu")
@@ -221,33 +217,3 @@ def test_test_most_scores_a_sample_that_is_not_trained_on(tmp_path: Path) -> Non
     assert some.digest_of("test") != whole.digest_of("test")
     for part in ("train", "base", "mined"):
         assert some.digest_of(part) == whole.digest_of(part)
-
-
-def test_score_says_how_many_of_the_test_set_it_saw(tmp_path: Path) -> None:
-    root = shapes.write_data(tmp_path / "data")
-    data = run_data(root, data__test_most=2, **{f"detector__{k}": v for k, v in DETECTOR.items()})
-    detector = new_detector(data._config, len(data.labels.classes))
-    scores = data.score(detector, data.labels, bf16=False)
-    assert scores["images"] == 2
-    assert data.test_set is not None
-    assert scores["of_images"] == len(data.test_set)
-    none = run_data(shapes.write_data(tmp_path / "train" / "data", ("train",)))
-    assert none.score(detector, none.labels, bf16=False)["of_images"] == 0
-    assert none.scoring_seconds(detector, none.labels, bf16=False) == 0.0
-
-
-def test_scoring_seconds_grow_with_the_test_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the pixels of all its batches; the start counts only once."""
-    ticks = iter([0.0, 100.0, 100.0, 103.0])
-    monkeypatch.setattr("mini_fsod.runs.data.clock", lambda: next(ticks))
-    root = shapes.write_data(tmp_path / "data")
-    data = run_data(root, **{f"detector__{k}": v for k, v in DETECTOR.items()})
-    detector = new_detector(data._config, len(data.labels.classes))
-    assert data.test is not None
-    plans = data.test_plans(image_sizes(data.test))
-    few = data.test_plans(image_sizes(spread(data.test, TIMED_ELSEWHERE)))
-    pixels = [sum(p.batch * p.canvas[0] * p.canvas[1] for p in part) for part in (plans, few)]
-    seconds = data.scoring_seconds(detector, data.labels, bf16=False)
-    assert seconds == pytest.approx(3.0 * pixels[0] / pixels[1])

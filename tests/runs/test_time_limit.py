@@ -9,7 +9,6 @@ import pytest
 
 from helpers.tiny_run import config, run
 from mini_fsod.runs import run as module
-from mini_fsod.runs.data import RunData
 
 
 def test_a_stage_in_minutes_leaves_time_for_scoring(
@@ -24,7 +23,7 @@ def test_a_stage_in_minutes_leaves_time_for_scoring(
         return train(*given, **more)
 
     monkeypatch.setattr(module, "train", record)
-    monkeypatch.setattr(RunData, "scoring_seconds", lambda *_: 0.125)
+    monkeypatch.setattr(module, "scoring_seconds", lambda *_: 0.125)
     limited = config(data, base__iterations="null", base__minutes=0.02)
     results = run(limited, tmp_path / "run", last="base")["stages"]["base"]
     assert told[0]["reserve"] == 0.125
@@ -37,7 +36,7 @@ def test_a_later_stage_knows_how_long_scoring_took(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured: list[object] = []
-    monkeypatch.setattr(RunData, "scoring_seconds", lambda *_: measured.append(1) or 0.0)
+    monkeypatch.setattr(module, "scoring_seconds", lambda *_: measured.append(1) or 0.0)
     limits = {
         f"{stage}__{key}": value
         for stage in ("base", "online")
@@ -51,5 +50,5 @@ def test_a_later_stage_knows_how_long_scoring_took(
 def test_a_stage_in_iterations_does_not_measure_scoring(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(RunData, "scoring_seconds", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(module, "scoring_seconds", lambda *_: pytest.fail("measured"))
     run(config(data, base__iterations=2), tmp_path / "run", last="base")

@@ -108,8 +108,7 @@ def _detect(
     from mini_fsod.predict import Unreadable, predict
 
     detector = saved.detector.to(device)
-    if device.type == "cuda":
-        detector.to(memory_format=torch.channels_last)
+    detector.to(memory_format=torch.channels_last)
     predictions: list[Prediction] = []
     unreadable: list[Unreadable] = []
     paths = [picture.path for picture in pictures]

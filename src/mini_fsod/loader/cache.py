@@ -50,11 +50,6 @@ class Pictures:
         return Pictures(tuple(files), self.pixels, self.offset[i], self.stored[i], self.sizes[i])
 
 
-def default_cache_folder() -> Path:
-    """The folder of caches unless data.cache names another."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mini"
-
-
 def image_sizes(data: Dataset) -> Ints:
     """(I, 2) height and width of each picture: as declared, else from the picture's header."""
     sizes = data.sizes[:, ::-1].copy()

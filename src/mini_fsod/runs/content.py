@@ -10,8 +10,11 @@ from typing import Any
 
 from mini_fsod.data.folder import pictures_below
 from mini_fsod.files import digest, is_file
+from mini_fsod.mining.base_objects import BASE_OBJECTS
+from mini_fsod.mining.extra import EXTRA
+from mini_fsod.mining.pool_io import CANDIDATES
 from mini_fsod.runs.identity import file_content
-from mini_fsod.runs.pool import current_pools
+from mini_fsod.runs.pool import has_accepted
 from mini_fsod.runs.run import Run
 
 
@@ -39,11 +42,12 @@ class RunContent:
 
     def pools(self) -> Sequence[str]:
         run, mined = self._run, self._run.folder("mine")
-        paths = current_pools(run.pool.parent, mined)
-        candidates = mined / "candidates.json"
-        if run.config.online.ignore_candidates and is_file(candidates):
-            paths.append(candidates)
-        return [digest(path) for path in paths]
+        paths = [run.pool, run.extra_pool, mined / BASE_OBJECTS, mined / EXTRA / BASE_OBJECTS]
+        if run.config.online.ignore_candidates or run.data.is_open:
+            paths.append(mined / CANDIDATES)
+        # before there was a review, boxes without a score could be dropped
+        accepted = ["accepted"] if any(map(has_accepted, (run.pool, run.extra_pool))) else []
+        return [*(digest(path) for path in paths if is_file(path)), *accepted]
 
 
 def hash_of(value: Any) -> str:

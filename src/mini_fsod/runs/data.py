@@ -8,58 +8,59 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import count, islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from mini_fsod import console
 from mini_fsod.config.schema import Config
-from mini_fsod.data.dataset import Boxes, Dataset, Floats, Ints
+from mini_fsod.data.dataset import Bools, Boxes, Dataset, Floats, Ints
 from mini_fsod.data.read import read
 from mini_fsod.data.subsets import (
     arranged,
     base_set,
     is_of,
     is_target,
+    missing_labels,
     shared_images,
-    spread,
     test_sample,
     testing_part,
     training_part,
+    united,
+    without_class,
+    without_empty,
 )
-from mini_fsod.data.text import shown
-from mini_fsod.detector.model import Detector
-from mini_fsod.errors import UserError, nearest
-from mini_fsod.eval.detections import DatasetDetections
-from mini_fsod.eval.inference import detect_all
-from mini_fsod.eval.score import score
+from mini_fsod.errors import UserError
 from mini_fsod.files import real
-from mini_fsod.labels import LabelMap, split_by_name, split_by_novel
+from mini_fsod.labels import (
+    LabelMap,
+    refuse_other_spellings,
+    split_by_name,
+    split_by_novel,
+)
 from mini_fsod.loader import device_cache
 from mini_fsod.loader.cache import image_sizes
 from mini_fsod.loader.resident import Annotations, Batch, Resident
-from mini_fsod.loader.schedule import Plan, Schedule, each_once, reduced
+from mini_fsod.loader.schedule import Plan, Schedule, reduced
 from mini_fsod.loader.stream import Stream
+from mini_fsod.runs.given import check_without_labels, with_given_classes
 from mini_fsod.runs.shots import (
     boxes_per_class,
     drawn_shots,
-    note_tiny_shots,
+    pictures_to_label,
     read_shot_file,
     refuse_missing_pictures,
-    shots_from_file,
+    shots_of_file,
+    tiny_shot_notes,
+    uses_shots,
+    with_base_shots,
 )
 from mini_fsod.train.distributed import Team
-from mini_fsod.train.loop import Feed, clock
+from mini_fsod.train.loop import Feed
 from mini_fsod.train.step import Inputs, draw_of, inputs_of
 
 Batches = Callable[[Iterable[Plan]], Iterator[Batch]]
 InputsOf = Callable[[Iterable[Plan]], Iterator[Inputs]]
-
-TEST_BATCH = {"cuda": 32}  # images per batch at test
-TEST_BATCH_ELSEWHERE = 4
-TIMED = {"cuda": 512}  # pictures that `scoring_seconds` looks at
-TIMED_ELSEWHERE = 2
 
 
 class RunData:
@@ -68,6 +69,8 @@ class RunData:
     def __init__(self, config: Config, device: torch.device) -> None:
         self._config = config
         self._device = device
+        # what the given base detector is sure of in the pictures of `to_label`
+        self.found: Dataset | None = None
 
     def check(self, stages: Sequence[str]) -> None:
         """Refuse data that lacks something these stages need, before the first one runs."""
@@ -78,20 +81,27 @@ class RunData:
                 "The training images have no boxes of base classes.",
                 f"Check data.train and data.novel; `mini check {config.data.root}` counts boxes.",
             )
-        with_shots = {"transfer", "scan", "mine"}
-        with_shots |= {"tune"} if config.tune.data != "none" else set()
-        with_shots |= {"online"} if config.online.shots else set()
-        if with_shots & {*stages}:
-            shots = self.shots  # refuses too few
+        if self.is_open:
+            check_without_labels(config, stages)
+        if uses_shots(config, stages):
+            shots = self.novel_shots  # refuses too few
             if config.shots.file is not None:
                 refuse_missing_pictures(config.shots.file, shots)
+            if not self.is_open:
+                _ = self.shots  # refuses too few of a base class
         if "transfer" in stages and config.transfer.checkpoint is None:
-            note_tiny_shots(self.shots, self.labels.novel, self.base, config)
+            for line in self.tiny_shots():
+                console.note(line)
         if stages and self.test is None:
             console.note(
                 "no test set, so nothing will be scored: name one in data.test, or call a folder "
                 "or annotation file test or val"
             )
+
+    def tiny_shots(self) -> list[str]:
+        """Warnings of novel classes whose shots are too small to learn from."""
+        drawn = arranged(base_set(self.train, self.labels), LabelMap(self.labels.base, ()))
+        return tiny_shot_notes(self.novel_shots, self.labels.novel, drawn, self._config)
 
     # Data sets
 
@@ -99,7 +109,8 @@ class RunData:
     def whole(self) -> Dataset:
         """The data set as read, with all its image sets and classes."""
         assert self._config.data.root is not None  # `Config.ready` refuses it
-        data = _read(self._config.data.root, self._config.data.pictures)
+        config = self._config
+        data = _read(config.data.root, config.data.pictures, config.shots.file)
         for line in data.notes:
             console.note(line)
         return data
@@ -111,7 +122,11 @@ class RunData:
         if {*config.novel} - {*classes} and self._config.shots.file is not None:
             classes = tuple(dict.fromkeys((*classes, *self._shot_file.classes)))
         by_name = split_by_name(config.split, classes) if config.split else None
-        return _without_empty(by_name or split_by_novel(config.novel, classes), self.whole)
+        labels = by_name or split_by_novel(config.novel, classes)
+        if self._config.base.checkpoint is None:
+            return without_empty(labels, self.whole)
+        given = with_given_classes(labels, self._config.base)
+        return given if by_name is None else by_name  # of a split, the detector must be of it too
 
     @cached_property
     def test_set(self) -> Dataset | None:
@@ -136,16 +151,10 @@ class RunData:
         data, name = self._all_train, self._config.data.leave_out
         if name is None:
             return data
-        if name not in self.labels.novel:
-            raise UserError(
-                f"data.leave_out: {shown(name)} is no novel class of this run."
-                f"{nearest(name, self.labels.novel)}",
-                f"Novel classes: {', '.join(self.labels.novel)}.",
-            )
-        without = np.setdiff1d(np.arange(len(data)), data.boxes.image[is_of(data, (name,))])
-        images = console.count(len(data) - len(without), "image")
+        part = without_class(data, name, self.labels)
+        images = console.count(len(data) - len(part), "image")
         console.note(f"{images} that show {name} left out (data.leave_out)")
-        return data.select(without)
+        return part
 
     @cached_property
     def _all_train(self) -> Dataset:
@@ -172,7 +181,42 @@ class RunData:
     @cached_property
     def base(self) -> Dataset:
         """The base set D^b: images with a base box, with their base boxes only."""
-        return arranged(base_set(self.train, self.labels), LabelMap(self.labels.base, ()))
+        return arranged(base_set(self.known, self.labels), LabelMap(self.labels.base, ()))
+
+    def missing(self, data: Dataset) -> Bools:
+        """(I, B) whether boxes of each base class may be missing in each image.
+
+        None is where the base detector is trained: the labels that it learns from are complete.
+        """
+        if self._config.base.checkpoint is None:
+            return np.zeros((len(data), len(self.labels.base)), dtype=np.bool_)
+        return missing_labels(data, self.train, self.labels)
+
+    @cached_property
+    def is_open(self) -> bool:
+        """Whether base labels are missing, so that the given detector's finds stand in for them."""
+        return bool(self.missing(self.train).any())
+
+    @cached_property
+    def to_label(self) -> Dataset:
+        """The pictures in which the given detector looks for shots of base classes."""
+        train = arranged(self.train, self.labels)
+        novel = self.novel_shots
+        novel = novel.with_boxes(novel.boxes.take(is_of(novel, self.labels.novel)))
+        return pictures_to_label(train, self.missing(train), novel, self._config.shots.seed)
+
+    @cached_property
+    def known(self) -> Dataset:
+        """All images, with the boxes that people drew and those that stand in for base labels."""
+        if not self.is_open:
+            return self.train
+        assert self.found is not None, "the stage base comes first"
+        return united(arranged(self.train, self.labels), self.found)
+
+    @property
+    def labelled(self) -> Dataset:
+        """Where all base boxes of the shots' pictures are known, classes as in the label map."""
+        return arranged(self.known if self.is_open else self.whole, self.labels)
 
     @cached_property
     def mined(self) -> Dataset:
@@ -180,32 +224,50 @@ class RunData:
         data = arranged(self.train, self.labels)
         if self._config.mine.images == "all":
             return data
-        return data.select(np.unique(data.boxes.image[is_of(data, self.labels.base)]))
+        has_base = np.isin(np.arange(len(data)), data.boxes.image[is_of(data, self.labels.base)])
+        return data.select(np.flatnonzero(has_base | self.missing(data).all(axis=1)))
 
     @cached_property
     def shots(self) -> Dataset:
         """The balanced K-shot set, its classes in the order of the label map."""
-        config = self._config.shots
-        source = self.whole, self._all_train, self._train_part, self.labels
+        config, shots, part = self._config.shots, self.novel_shots, self._train_part
+        if self.is_open:
+            return with_base_shots(shots, config, self.known, part, self.labels, None)
         if config.file is None:
-            return drawn_shots(config, *source)
-        return shots_from_file(config, self._shot_file, *source)
+            return shots
+        return with_base_shots(shots, config, self._all_train, part, self.labels, self.whole)
+
+    @cached_property
+    def novel_shots(self) -> Dataset:
+        """The shots that need no detector: those of novel classes, and of base ones as labelled."""
+        config, labels = self._config.shots, self.labels
+        if config.file is not None:
+            return shots_of_file(config, self._shot_file, self.whole, labels)
+        wanted = LabelMap((), labels.novel) if self.is_open else labels
+        drawn = drawn_shots(config, self.whole, self._all_train, self._train_part, wanted)
+        return arranged(drawn, labels)
 
     @cached_property
     def _shot_file(self) -> Dataset:
         config = self._config.shots
         assert config.file is not None
-        return read_shot_file(config.file, self.whole, config.root)
+        shots = read_shot_file(config.file, self.whole, config.root)
+        refuse_other_spellings(config.file, shots.classes, self.whole.classes)
+        return shots
 
     @cached_property
     def shots_per_class(self) -> int:
         """K: `shots.k`, or the least number of shots that a file has of a novel class."""
         config = self._config.shots
         if config.file is None:
+            assert config.k is not None  # `Shots` refuses it
             return config.k
-        k = int(boxes_per_class(self.shots)[len(self.labels.base) :].min())
-        if k != config.k:
-            console.note(f"{config.file} has {k} boxes per class: shots.k={config.k} has no effect")
+        k = int(boxes_per_class(self.novel_shots)[len(self.labels.base) :].min())
+        if config.k is not None and k > config.k:
+            console.note(
+                f"{config.file} has {k} boxes of each class, and all are used: shots.k={config.k} "
+                "has no effect"
+            )
         return k
 
     def digest_of(self, part: str) -> str | None:
@@ -215,7 +277,7 @@ class RunData:
         when files were written does not matter.
         """
         data: Dataset | None = getattr(self, part)
-        if data is None or part != "shots" or self._config.shots.file is None:
+        if data is None or part not in ("shots", "base") or self._config.shots.file is None:
             return None if data is None else data.digest
         # pictures outside the data's folder have absolute names
         outside = f"{real(self._shot_file.root)}/"
@@ -283,55 +345,10 @@ class RunData:
             identity.update(boxes.content)
         return Feed(batches, names, identity.hexdigest()[:16])
 
-    # Scores
-
-    def score(self, detector: Detector, labels: LabelMap, bf16: bool) -> dict[str, Any]:
-        """The detector's scores on the test set, as `eval.score.score` gives them."""
-        metric = self._config.data.metric
-        if self.test is None:
-            nothing = dict.fromkeys(("nAP50", "bAP50", "AP50", "test_set"))
-            none = dict.fromkeys(("images", "of_images", "detections"), 0)
-            return {"metric": metric, **nothing, "per_class": {}, **none}
-        data = arranged(self.test, labels)
-        found = self.detections(detector, data, bf16)
-        about = {"test_set": self.test.digest, "of_images": len(self.test_set or ())}
-        return score(data, found, labels, metric) | about
-
-    def detections(self, detector: Detector, data: Dataset, bf16: bool) -> DatasetDetections:
-        """What the detector finds in a data set, at the size of tests."""
-        batches, sizes = self.batches(data)
-        plans = self.test_plans(sizes)
-        with console.progress("testing", len(plans)) as report:
-            return detect_all(detector, counted(batches, report), plans, self._device, bf16)
-
-    def scoring_seconds(self, detector: Detector, labels: LabelMap, bf16: bool) -> float:
-        """How long it will take to score on the test set, by a few of its pictures; 0 without one.
-
-        They are detected twice: the first time includes the start, as the choice of kernels.
-        """
-        if self.test is None:
-            return 0.0
-        few = arranged(spread(self.test, TIMED.get(self._device.type, TIMED_ELSEWHERE)), labels)
-        for _ in range(2):
-            began = clock()
-            self.detections(detector, few, bf16)
-            took = clock() - began
-        pixels = [
-            sum(plan.batch * plan.canvas[0] * plan.canvas[1] for plan in plans)
-            for plans in (self.test_plans(image_sizes(data)) for data in (few, self.test))
-        ]
-        return took * pixels[1] / pixels[0]
-
-    def test_plans(self, sizes: Ints) -> list[Plan]:
-        """The batches of a test, for pictures of sizes (I, 2)."""
-        size = TEST_BATCH.get(self._device.type, TEST_BATCH_ELSEWHERE)
-        views = self._config.views
-        return each_once(sizes, min(size, len(sizes)), views.test, views.long)
-
 
 @lru_cache(maxsize=1)  # the runs of a study, one after another, share it
-def _read(root: Path, pictures: Path | None) -> Dataset:
-    return read(root, root=pictures)
+def _read(root: Path, pictures: Path | None, shots: Path | None) -> Dataset:
+    return read(root, root=pictures, without=shots)
 
 
 def inputs_from(batches: Batches, device: torch.device) -> InputsOf:
@@ -353,11 +370,3 @@ def counted(batches: Batches, report: Callable[..., None]) -> Batches:
             report(n)
 
     return source
-
-
-def _without_empty(labels: LabelMap, data: Dataset) -> LabelMap:
-    """Without base classes that have no boxes: labelling sites export the project's name as one."""
-    empty = [name for name in labels.base if not is_of(data, (name,)).any()]
-    if empty:
-        console.note(f"classes without boxes left out: {', '.join(empty)}")
-    return LabelMap(tuple(name for name in labels.base if name not in empty), labels.novel)

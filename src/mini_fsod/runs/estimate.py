@@ -17,14 +17,17 @@ import torch
 
 from mini_fsod import console
 from mini_fsod.config.schema import STAGES, Config, Training, Transfer, Tune
+from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.subsets import is_of, spread
 from mini_fsod.detector.model import Detector
 from mini_fsod.device import peak_memory, reset_peak_memory
 from mini_fsod.discriminator.features import Discriminator
+from mini_fsod.files import default_cache_folder
 from mini_fsod.loader import device_cache
-from mini_fsod.loader.cache import default_cache_folder, image_sizes, is_cached
+from mini_fsod.loader.cache import image_sizes, is_cached
 from mini_fsod.loader.decode import cores
 from mini_fsod.loader.schedule import Plan, reduced
+from mini_fsod.mining.base_objects import base_object_plans, find_base_objects
 from mini_fsod.mining.box_correction import CORRECTIONS
 from mini_fsod.mining.crops import BASE_IMAGES, CORRECTED, features_of
 from mini_fsod.mining.find_pairs import Comparison
@@ -35,6 +38,7 @@ from mini_fsod.runs.base import base
 from mini_fsod.runs.data import RunData
 from mini_fsod.runs.detectors import new_detector, to_device
 from mini_fsod.runs.identity import stages_of
+from mini_fsod.runs.scoring import scoring_seconds
 from mini_fsod.tfa.cached_features import bytes_of_views, why_not_cached
 from mini_fsod.tfa.fine_tune import few_shot_schedule, fine_tune
 from mini_fsod.tfa.transfer import few_shot_detector
@@ -131,6 +135,8 @@ class _Estimator:
         shares = {name: share for name, share in SHARES.items() if name in measured}
         self._seconds = {n: seconds * share / sum(shares.values()) for n, share in shares.items()}
         self._of_score: float | None = None
+        if data.is_open and data.found is None:
+            data.found = data.to_label  # as if the given detector found nothing
         self._detector: Detector | None = None
 
     def stage(self, name: str) -> StageEstimate:
@@ -141,7 +147,9 @@ class _Estimator:
         section = getattr(self._config, name)
         scoring = self._scoring()
         if getattr(section, "checkpoint", None) is not None:
-            return StageEstimate(name, scoring / 60, scoring / 60, None, None, self._resting())
+            looking = self._looking(self._data.to_label) if name == "base" else 0.0
+            minutes = (scoring + looking) / 60
+            return StageEstimate(name, minutes, scoring / 60, None, None, self._resting())
         if name == "tune" and self._config.tune.data == "none":  # its score is online's
             return StageEstimate(name, 0.0, 0.0, None, None, self._resting())
         pace = self._fine_tuning(name) if name in ("transfer", "tune") else self._training(name)
@@ -210,10 +218,21 @@ class _Estimator:
             plans, measured = (scan_plans(run, image_sizes(d)) for d in (images, few))
             seconds = each * sum(map(probe.area, plans)) / sum(map(probe.area, measured))
             speed = len(images) / seconds
+            seconds += self._looking(images)
         if discriminator is not None and discriminator.crop is not None:
             seconds += self._crops(run, discriminator)
         memory = peak_memory(self._device)
         return StageEstimate("scan", seconds / 60, 0.0, None, speed, memory)
+
+    def _looking(self, images: Dataset) -> float:
+        """Seconds to look for base objects, where labels of them are missing."""
+        if not self._data.is_open:
+            return 0.0
+        run, few = self._probe(self._config, "scan"), spread(images, PICTURES)
+        detector = self._few_shot()
+        each = self._timed(lambda: find_base_objects(run, few, detector), "scan")
+        plans, measured = (base_object_plans(run, image_sizes(d)) for d in (images, few))
+        return each * sum(map(probe.area, plans)) / sum(map(probe.area, measured))
 
     def _crops(self, run: probe.Probe, discriminator: Discriminator) -> float:
         """Seconds for all crops: of shots, base boxes, candidates, and corrected boxes."""
@@ -235,7 +254,9 @@ class _Estimator:
             bf16, labels = run.bf16(self._config.transfer), self._data.labels
             self._of_score = 0.0
             if self._data.test is not None:
-                self._of_score = self._data.scoring_seconds(self._few_shot(), labels, bf16)
+                self._of_score = scoring_seconds(
+                    self._config, self._data, self._few_shot(), labels, bf16
+                )
         return self._of_score
 
     def _few_shot(self) -> Detector:

@@ -12,10 +12,12 @@ from mini_fsod import checkpoint, console
 from mini_fsod.config.schema import Config, Online, Training
 from mini_fsod.data.dataset import Ints
 from mini_fsod.detector.model import Detector
+from mini_fsod.device import fast_bf16
 from mini_fsod.files import CHECKPOINT_FILE
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.schedule import Schedule
 from mini_fsod.runs.data import RunData
+from mini_fsod.runs.scoring import scoring_seconds
 from mini_fsod.train.distributed import Team, wait_for_all
 from mini_fsod.train.ema import Average
 from mini_fsod.train.loop import Feed, LossMonitor, train
@@ -47,7 +49,7 @@ class Run:
         self.scored_in: float | None = None  # seconds that the last scoring took
 
     def bf16(self, section: Training) -> bool:
-        return self.device.type == "cuda" if section.bf16 == "auto" else section.bf16
+        return fast_bf16(self.device) if section.bf16 == "auto" else section.bf16
 
     def schedule(self, sizes: Ints, section: Training, images: Ints | None = None) -> Schedule:
         """The batches of a stage that trains the whole detector, for pictures of sizes (I, 2).
@@ -91,7 +93,9 @@ class Run:
         bf16 = self.bf16(section)
         reserve = 0.0
         if section.budget_minutes and self.team.leads:  # the leader's clock counts, and it scores
-            reserve = self.scored_in or self.data.scoring_seconds(detector, labels, bf16)
+            reserve = self.scored_in or scoring_seconds(
+                self.config, self.data, detector, labels, bf16
+            )
         trained_detector, trained = train(
             detector,
             losses,

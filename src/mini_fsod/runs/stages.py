@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -12,32 +13,39 @@ import torch
 from mini_fsod import checkpoint, console
 from mini_fsod.config.schema import STAGES, TRAINED, Config
 from mini_fsod.device import torch_device
-from mini_fsod.errors import HopelessError, UserError, nearest
+from mini_fsod.errors import HopelessError, UserError
+from mini_fsod.eval.kept_detections import detections_file
 from mini_fsod.files import (
     CHECKPOINT_FILE,
     CONFIG_FILE,
     DETECTOR_FILE,
     digest,
     is_file,
-    is_folder,
     lock,
     real,
     write_bytes,
     write_json,
 )
-from mini_fsod.mining.choose import check_mining, mine
+from mini_fsod.mining.base_objects import file_for_shots, label_for_shots
+from mini_fsod.mining.choose import mine
 from mini_fsod.mining.scan import scan
 from mini_fsod.online.retrain import online
+from mini_fsod.report.causes_stages import stage_findings
 from mini_fsod.runs import store
 from mini_fsod.runs.base import base
+from mini_fsod.runs.checks import check_folder, checked_data, wanted_stages
 from mini_fsod.runs.content import RunContent, hash_of
 from mini_fsod.runs.data import RunData
 from mini_fsod.runs.detectors import load_detector, to_device
+from mini_fsod.runs.facts import write_data_facts
+from mini_fsod.runs.given import copy_with_scores, save_novel, take_given
 from mini_fsod.runs.hopeless import why_hopeless
 from mini_fsod.runs.identity import needs, stage_key, stages_of
-from mini_fsod.runs.pool import EXTRA_POOL, POOL, boxes_of_pool, edits, refresh_pools
-from mini_fsod.runs.results import advice, device_name, say_figures, write_results
+from mini_fsod.runs.pool import EXTRA_POOL, POOL, boxes_of_pool, copy_pools, edits, refresh_pools
+from mini_fsod.runs.results import device_name, say_figures, write_results
 from mini_fsod.runs.run import Run
+from mini_fsod.runs.scoring import score_test_set
+from mini_fsod.runs.shots import uses_shots
 from mini_fsod.tfa.transfer import transfer
 from mini_fsod.tfa.tune import tune
 from mini_fsod.train import state
@@ -54,7 +62,6 @@ STAGE = {
     "base": base, "transfer": transfer, "scan": scan, "mine": mine, "online": online, "tune": tune,
 }  # fmt: skip
 ON_ONE_PROCESS = ("scan", "mine")  # the others share the training among all
-PLAN = "plan.json"  # of a study
 
 
 def run(
@@ -74,14 +81,14 @@ def run(
     on, raise `HopelessError`, or go on `anyway`. Returns the content of `results.json`; nothing in
     a process that torchrun started beside the first.
     """
-    wanted = _wanted(config, first, last)
+    wanted = wanted_stages(config, first, last)
     results_store = results_store or out.parent / store.STORE
-    _check_folder(out, config, results_store)
+    check_folder(out, config, results_store)
     device = device_of_process(torch_device(config.device))
     with team(device) as together:
         console.err.quiet = not together.leads
         try:
-            data = _checked_data(config, device, wanted)
+            data = checked_data(config, device, wanted)
             wait_for_all(together)  # nothing is written before all have found it in order
             with lock(out / ".lock") if together.leads else nullcontext(True) as alone:
                 if not alone:
@@ -102,66 +109,12 @@ def find_results(
 
     Nothing is computed or written; what would make the run fail before its first stage is raised.
     """
-    wanted = _wanted(config, first, last)
+    wanted = wanted_stages(config, first, last)
     results_store = out.parent / store.STORE
-    _check_folder(out, config, results_store)
+    check_folder(out, config, results_store)
     device = torch_device(config.device)
-    data = _checked_data(config, device, wanted)
+    data = checked_data(config, device, wanted)
     return data, _Pipeline(config, out, results_store, data, device, Team(), "").find(wanted, first)
-
-
-def _wanted(config: Config, first: str | None, last: str | None) -> tuple[str, ...]:
-    """The stages of a run up to `last`."""
-    config.ready()
-    for name in (first, last):
-        if name is not None and name not in STAGES:
-            raise UserError(
-                f'There is no stage "{name}".{nearest(name, STAGES)}',
-                f"Stages: {', '.join(STAGES)}.",
-            )
-    wanted = stages_of(config, last or STAGES[-1])
-    if first is not None and first not in wanted:
-        raise UserError(
-            f"--from {first}: this run has no such stage before {wanted[-1]}.",
-            f"Its stages are {', '.join(wanted)}.",
-        )
-    return wanted
-
-
-def _checked_data(config: Config, device: torch.device, wanted: Sequence[str]) -> RunData:
-    """The data of a run, after all checks that do not take long."""
-    data = RunData(config, device)
-    data.check(wanted)
-    for stage in ("base", "transfer"):
-        given = getattr(config, stage).checkpoint
-        if stage in wanted and given is not None:
-            checkpoint.read_header(checkpoint.find(given, stage))
-    if "mine" in wanted:
-        check_mining(config)
-    return data
-
-
-def _check_folder(out: Path, config: Config, results_store: Path) -> None:
-    root = config.data.root
-    if is_file(out):
-        raise UserError(f"{out}: is a file.", "Choose another folder with --out.")
-    if root is not None and real(out) == real(root if is_folder(root) else root.parent):
-        raise UserError(f"{out}: is the folder of the data.", "Choose another one with --out.")
-    if is_file(out / PLAN):
-        raise UserError(f"{out}: holds a study.", "Choose another folder with --out.")
-    links = [out / stage for stage in STAGES if (out / stage).is_symlink()]
-    folders = [out / stage for stage in STAGES if is_folder(out / stage)]
-    if set(folders) - set(links):
-        raise UserError(
-            f"{out}: made by an older version of mini, or copied without its links.",
-            "Choose another folder with --out.",
-        )
-    if links and not is_folder(results_store):
-        raise UserError(
-            f"{out}: its results are not here: {results_store} is missing.",
-            f"Copy {store.STORE} along with the run, or delete the links in {out} to compute "
-            "everything again.",
-        )
 
 
 class _Pipeline:
@@ -191,15 +144,17 @@ class _Pipeline:
             self._out.mkdir(parents=True, exist_ok=True)
             store.remove_leftovers(self._out)
             write_bytes(self._out / CONFIG_FILE, self._config.to_yaml().encode())
+            data = self._run.data
+            write_data_facts(self._out, data, self._config, uses_shots(self._config, wanted))
         results: dict[str, Any] = {}
         for stage in wanted:
             self._key(stage)
             repeats = first is not None and STAGES.index(stage) >= STAGES.index(first)
             try:
-                self._finish(stage, repeats, wait)
+                computed = self._finish(stage, repeats, wait, needs_shots=len(wanted) > 1)
                 if leads:
                     results = self._write_results()
-                self._end_if_hopeless(stage, is_last=stage == wanted[-1] or anyway)
+                self._judge(stage, computed, is_last=stage == wanted[-1] or anyway)
             except Exception as error:
                 error.stage = stage  # type: ignore[attr-defined]  # for a study: who needs it too
                 raise
@@ -210,15 +165,27 @@ class _Pipeline:
 
     def find(self, wanted: Sequence[str], first: str | None) -> dict[str, Path | None]:
         """The folder of each stage's result, if it is kept and not to be repeated."""
-        found: dict[str, Path | None] = {}
-        for stage in wanted:
-            repeats = first is not None and STAGES.index(stage) >= STAGES.index(first)
-            later = any(found[name] is None for name in needs(self._config, stage))
-            found[stage] = None
-            if not repeats and not later:
+        found: dict[str, Path | None] = dict.fromkeys(wanted)
+        run = self._run
+        with TemporaryDirectory() as copies:
+            copy_pools(self._out, Path(copies))
+            run.pool, run.extra_pool = Path(copies) / POOL, Path(copies) / EXTRA_POOL
+            for stage in wanted:
+                if first is not None and STAGES.index(stage) >= STAGES.index(first):
+                    break
+                if any(found[name] is None for name in needs(self._config, stage)):
+                    continue
                 self._key(stage)
                 folder = self._folder(stage)
-                found[stage] = None if store.read_metrics(folder) is None else folder
+                if store.read_metrics(folder) is None:
+                    continue
+                found[stage] = folder
+                if stage == "mine":
+                    refresh_pools(Path(copies), folder)
+                if stage == "base" and len(wanted) > 1 and run.data.is_open:
+                    if not is_file(file_for_shots(run, folder)):
+                        break
+                    run.data.found = label_for_shots(run, folder)
         return found
 
     def _folder(self, stage: str) -> Path:
@@ -227,8 +194,11 @@ class _Pipeline:
     def _key(self, stage: str) -> None:
         self._keys[stage] = stage_key(self._config, stage, self._keys, self._content)
 
-    def _finish(self, stage: str, repeats: bool, wait: bool) -> None:
-        """Find the result of a stage, or compute it; its scores too."""
+    def _finish(self, stage: str, repeats: bool, wait: bool, needs_shots: bool) -> bool:
+        """Find the result of a stage, or compute it; its scores too. Whether it was computed.
+
+        A given base detector also finds the shots of base classes, if `needs_shots`.
+        """
         folder, leads = self._folder(stage), self._run.team.leads
         if leads:
             store.link(self._out, stage, folder)
@@ -244,6 +214,8 @@ class _Pipeline:
             figures = store.read_metrics(folder) or {}
             if stage in TRAINED:
                 figures |= self._score(stage, folder)
+            if stage == "base" and needs_shots and self._run.data.is_open:
+                self._run.data.found = label_for_shots(self._run, folder)
         if stage == "mine" and leads:
             refresh_pools(self._out, folder)
             self._say_edits(folder)
@@ -253,15 +225,17 @@ class _Pipeline:
             console.note(f"{stage}: found in {folder}")
         elif leads:
             say_figures(stage, figures)
-            for line in advice(stage, self._figures):
-                console.note(line)
+        return not is_done
 
-    def _end_if_hopeless(self, stage: str, is_last: bool) -> None:
-        """Raise HopelessError where the stage left nothing to build on; only say so at the last."""
-        data, pool = self._run.data, 0
+    def _judge(self, stage: str, computed: bool, is_last: bool) -> None:
+        """Raise HopelessError where the stage left nothing to build on. Where it is the last, say
+        so; otherwise what its scores say, once.
+        """
+        run, pool = self._run, 0
         if stage == "mine":
-            pool = sum(map(boxes_of_pool, (self._run.pool, self._run.extra_pool)))
-        pictures = len(data.base) if stage == "base" else 0
+            pool = sum(map(boxes_of_pool, (run.pool, run.extra_pool)))
+        trained = stage == "base" and self._config.base.checkpoint is None
+        pictures = len(run.data.base) if trained else 0
         found = why_hopeless(stage, self._figures, self._config, pictures, pool)
         if found is not None and not is_last:
             raise HopelessError(
@@ -269,8 +243,11 @@ class _Pipeline:
                 f"{found.fix} What was computed is kept in {self._out}; to go on with it, add "
                 "--anyway.",
             )
-        if found is not None and self._run.team.leads:
+        if found is not None and run.team.leads:
             console.note(f"{found.what} {found.fix}")
+        elif computed and run.team.leads:
+            for finding in stage_findings(stage, self._figures):
+                console.note(finding.line())
 
     def _discard(self, stage: str, folder: Path) -> None:
         """Forget a result that is to be repeated, if it is this run's alone."""
@@ -293,12 +270,13 @@ class _Pipeline:
         wait_for_all(run.team)
         given = self._given(stage)
         figures: dict[str, Any] = {}
-        if given is not None:
+        if stage == "base" and run.config.base.checkpoint is not None:
+            if run.team.leads:
+                figures = take_given(run.config, folder)
+        elif given is not None:
             figures = {"checkpoint": str(given)}
             if run.team.leads:
-                store.copy_file(given, folder / CHECKPOINT_FILE)
-                for score in given.resolve().parent.glob("score-*.json"):
-                    store.copy_file(score, folder / score.name)
+                copy_with_scores(given, folder)
         elif run.team.leads or stage not in ON_ONE_PROCESS:
             figures = STAGE[stage](run, folder)
         if run.team.leads:
@@ -309,16 +287,19 @@ class _Pipeline:
         wait_for_all(run.team)
 
     def _given(self, stage: str) -> Path | None:
-        """The checkpoint that is the result of a stage without training."""
-        given = getattr(getattr(self._config, stage, None), "checkpoint", None)
-        if given is not None:
+        """The checkpoint that is the result of a stage as it is."""
+        given = self._config.transfer.checkpoint
+        if stage == "transfer" and given is not None:
             return checkpoint.find(given, stage)
         if stage == "tune" and self._config.tune.data == "none":
             return self._folder("online") / CHECKPOINT_FILE
         return None
 
     def _score(self, stage: str, folder: Path) -> dict[str, Any]:
-        """The scores of a detector on the test set; kept beside it, a file for each test set."""
+        """The scores of a detector on the test set; kept beside it, a file for each test set.
+
+        So are its detections, and what it gets wrong ("errors" in the file alone), for reports.
+        """
         run, config = self._run, self._config
         metrics = store.read_metrics(folder) or {}
         test = run.data.digest_of("test")
@@ -331,17 +312,22 @@ class _Pipeline:
             begun = clock()
             section = getattr(config, stage)
             detector = to_device(saved.detector, run.device)
-            figures = run.data.score(detector, saved.labels, run.bf16(section))
+            bf16 = run.bf16(section)
+            figures = score_test_set(
+                config, run.data, detector, saved.labels, bf16, detections_file(path)
+            )
             run.scored_in = clock() - begun
             write_json(path, figures | {"test_seconds": run.scored_in})
         wait_for_all(run.team)
-        return store.read_score(path) or {}
+        figures = store.read_score(path) or {}
+        figures.pop("errors", None)
+        return figures | {"score": path.name}
 
     def _say_edits(self, mined: Path) -> None:
         about = edits(self._out, mined)
         if about["edited"]:
             console.note(
-                f"edited pool: {about['boxes']:,} boxes, {about['removed']:,} removed, "
+                f"pool: {console.count(about['boxes'], 'box')}, {about['removed']:,} removed, "
                 f"{about['added']:,} added, {about['relabelled']:,} relabelled"
             )
 
@@ -356,7 +342,10 @@ class _Pipeline:
         trained = [stage for stage in TRAINED if stage in self._figures]
         if trained:
             source = self._folder(trained[-1]) / CHECKPOINT_FILE
-            store.copy_file(source, self._out / DETECTOR_FILE)
+            if self._config.only_novel:
+                save_novel(source, self._out / DETECTOR_FILE)
+            else:
+                store.copy_file(source, self._out / DETECTOR_FILE)
         else:
             (self._out / DETECTOR_FILE).unlink(missing_ok=True)
 

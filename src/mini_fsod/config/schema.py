@@ -99,7 +99,8 @@ class TimedTraining(Training):
 
     either = ("iterations", "minutes")
 
-    # a time budget instead of iterations; the schedule is fitted to it. Change it if time is short
+    # a time limit for the whole stage instead of iterations, with its start and the scoring of its
+    # detector; the schedule is fitted to it. Change it if time is short
     minutes: Positive | None = None
 
     @property

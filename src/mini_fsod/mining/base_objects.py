@@ -65,15 +65,11 @@ def label_for_shots(run: Run, folder: Path) -> Dataset:
     """The images of `RunData.to_label` with what the base detector is sure of as their boxes, and
     less sure detections as boxes to ignore.
 
-    They give the base classes their shots. Kept in the folder of the stage `base`, as scores are, a
-    file for each set of images; the first process writes it.
+    They give the base classes their shots. Kept in the folder of the stage `base`, as scores are;
+    the first process writes it.
     """
     data, config = run.data.to_label, run.config
-    keys = config.detector.model_dump(mode="json", exclude={"weights"})
-    views = config.views.model_dump(include={"test", "long"})
-    depends = [data.digest, run.data.labels.base, keys, views, config.mine.min_score]
-    name = hashlib.sha256(json.dumps(depends).encode()).hexdigest()[:12]
-    path = folder / f"found-{name}.npz"
+    path = file_for_shots(run, folder)
     if run.team.leads and not is_file(path):
         detector = to_device(load_detector(run, "base").detector, run.device)
         find_base_objects(run, data, detector).save(path)
@@ -82,6 +78,17 @@ def label_for_shots(run: Run, folder: Path) -> Dataset:
     sure, unsure = sort_out(found, run.data.missing(data), config.base.sure, data.boxes)
     unsure = replace(unsure, ignore=np.ones(len(unsure), dtype=np.bool_))
     return data.with_boxes(sure.joined(unsure))
+
+
+def file_for_shots(run: Run, folder: Path) -> Path:
+    """Where `label_for_shots` keeps what it found: a file for each set of images."""
+    config = run.config
+    keys = config.detector.model_dump(mode="json", exclude={"weights"})
+    views = config.views.model_dump(include={"test", "long"})
+    images = run.data.to_label.digest
+    depends = [images, run.data.labels.base, keys, views, config.mine.min_score]
+    name = hashlib.sha256(json.dumps(depends).encode()).hexdigest()[:12]
+    return folder / f"found-{name}.npz"
 
 
 def sort_out(

@@ -17,6 +17,7 @@ from mini_fsod.files import CHECKPOINT_FILE
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.schedule import Plan, Schedule
 from mini_fsod.runs.data import Batches, InputsOf, RunData
+from mini_fsod.runs.scoring import scoring_seconds
 from mini_fsod.train.distributed import Team, wait_for_all
 from mini_fsod.train.ema import Average
 from mini_fsod.train.loop import Feed, LossMonitor, train
@@ -43,6 +44,9 @@ class Run:
         self.folder = folder  # of the result of a finished stage
         self.pool = pool  # mined boxes to re-train on: a copy in the run's folder, to be corrected
         self.extra_pool = extra_pool  # those of `mine.extra`
+        self.anyway = False  # go on with a teacher that has collapsed
+        self.began: float | None = None  # the time by `train.loop.clock` when the stage began
+        self.scored_in: float | None = None  # seconds that the last scoring took
 
     def bf16(self, section: Training) -> bool:
         return fast_bf16(self.device) if section.bf16 == "auto" else section.bf16
@@ -86,12 +90,18 @@ class Run:
         online = section if isinstance(section, Online) else None  # the one stage with an EMA
         if self.team.leads:
             console.note(f"{stage}: batch {section.batch}, learning rate {section.learning_rate:g}")
+        bf16 = self.bf16(section)
+        reserve = 0.0
+        if section.budget_minutes and self.team.leads:  # the leader's clock counts, and it scores
+            reserve = self.scored_in or scoring_seconds(
+                self.config, self.data, detector, labels, bf16
+            )
         trained_detector, trained = train(
             detector,
             losses,
             feed,
             section,
-            self.bf16(section),
+            bf16,
             folder,
             stage,
             self.device,
@@ -100,6 +110,8 @@ class Run:
             watch,
             ema=online.ema if online else None,
             ema_warm_up=online.ema_warm_up if online else None,
+            began=self.began,
+            reserve=reserve,
         )
         if self.team.leads:
             about: checkpoint.About = {

@@ -23,6 +23,7 @@ from mini_fsod.commands import (  # noqa: F401 - each module registers its comma
     checkpoint,
     demo,
     eval,
+    export,
     mine,
     predict,
     presets,

@@ -106,25 +106,20 @@ def comparison_table(figures: dict[str, dict[str, Any]]) -> Table:
 def _write_detections_sheet(run: Path, data: Path) -> None:
     """`detections.png`: some test images with the boxes of the run's detector."""
     import numpy as np
-    import torch
 
-    from mini_fsod import checkpoint
     from mini_fsod.data.dataset import Boxes
     from mini_fsod.data.read import read
     from mini_fsod.demo import LABELS
     from mini_fsod.draw import pick_images, sheet_of
-    from mini_fsod.predict import Prediction, predict
+    from mini_fsod.predict.load import load_model
 
     test = read(data, "test")
     test = test.select(pick_images(test, LABELS, SHEET_IMAGES))
-    saved = checkpoint.load(checkpoint.find(run))
     paths = [test.path(i) for i in range(len(test))]
     image, label, xywh = [], [], []
-    for i, found in enumerate(predict(saved.detector, saved.labels, paths, torch.device("cpu"))):
-        if isinstance(found, Prediction):
-            above = found.above(SHEET_SCORE)
-            image += [i] * len(above.scores)
-            label += [test.classes.index(name) for name in above.names]
-            xywh += above.xywh.tolist()
+    for i, found in enumerate(load_model(run, "cpu").predict(paths, SHEET_SCORE)):
+        image += [i] * len(found)
+        label += [test.classes.index(name) for name in found.names]
+        xywh += found.xywh.tolist()
     drawn = test.with_boxes(Boxes.of(image, np.reshape(xywh, (-1, 4)), label))
     write_image(run / "detections.png", sheet_of(drawn, LABELS, range(len(test))))

@@ -22,7 +22,7 @@ CONTENTS = {
     "Start": ("demo", "presets"),
     "Data": ("check", "sample", "demo-data"),
     "Training": ("run", "mine", "runs", "pretrain", "study"),
-    "Detectors": ("predict", "eval", "checkpoint"),
+    "Detectors": ("predict", "eval", "export", "checkpoint"),
 }
 
 

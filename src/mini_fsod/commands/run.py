@@ -19,7 +19,6 @@ from mini_fsod.commands.options import (
     command_line,
     out_option,
 )
-from mini_fsod.files import CONFIG_FILE, is_file
 
 
 @app.command("run")
@@ -58,9 +57,9 @@ def run_command(
     are kept next to the run's folder, where other runs find them.
     Example: mini run voc-320 --set data.root=data/VOCdevkit --shots 5
     """
-    from mini_fsod.config.load import resolve
+    from mini_fsod.config.load import resolve, run_folder
 
-    source, default_out = _source_and_folder(config)
+    source, default_out = run_folder(config)
     settings = resolve(source, sets or [], split=split, shots=shots, seed=seed)
     out = out or default_out
 
@@ -73,16 +72,6 @@ def run_command(
     console.note(f"results: {out / 'results.json'}")
     if "tune" in results["stages"]:
         console.note(f"try it: mini predict {shlex.quote(str(out))} IMAGES --draw drawn")
-
-
-def _source_and_folder(config: str) -> tuple[str, Path]:
-    """The preset or file that CONFIG names, and the run's folder if --out is not given."""
-    from mini_fsod.config.presets import PRESETS
-
-    path = Path(config)
-    if config not in PRESETS and is_file(path / CONFIG_FILE):
-        return str(path / CONFIG_FILE), path
-    return config, Path("runs") / path.stem
 
 
 def stage_table(results: dict[str, Any]) -> Table:

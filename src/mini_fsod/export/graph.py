@@ -19,7 +19,7 @@ from mini_fsod.detector.boxes import clip, decode_boxes, gather_rows
 from mini_fsod.detector.model import Detector
 from mini_fsod.detector.nms import nms_by_loop
 from mini_fsod.detector.roi_align import roi_levels
-from mini_fsod.export.resize import canvas_size, fitted, resized_canvas
+from mini_fsod.export.resize import arange, canvas_size, fitted, resized_canvas
 
 NO_LABEL = -1  # of rows that are padding
 ALL_BOXES = 1 << 30  # that NMS may keep of a group
@@ -67,14 +67,14 @@ class DetectorGraph(nn.Module):
         logits, deltas = detector.rpn_head(levels)
         anchors, counts = self._anchors(canvas)
         starts = torch.cat((counts.new_zeros(1), counts.cumsum(0)))
-        scores, rows, level = [], [], []
+        best_of, rows_of, level_of = [], [], []
         for n in range(len(levels)):
             kept = _at_most(counts[n], settings.before_nms_test)
             top = logits[:, starts[n] : starts[n + 1]].topk(kept)
-            scores.append(top.values)
-            rows.append(top.indices + starts[n])
-            level.append(torch.full_like(top.indices, n))
-        scores, rows, level = torch.cat(scores, 1), torch.cat(rows, 1), torch.cat(level, 1)
+            best_of.append(top.values)
+            rows_of.append(top.indices + starts[n])
+            level_of.append(torch.full_like(top.indices, n))
+        scores, rows, level = (torch.cat(parts, 1) for parts in (best_of, rows_of, level_of))
         boxes = clip(decode_boxes(gather_rows(deltas, rows), anchors[rows]), sizes)
         large = (boxes[..., 2:] - boxes[..., :2] >= rpn.SMALLEST_SIDE).all(-1)
         valid = large & (scores.sigmoid() >= settings.score_cut)
@@ -93,8 +93,8 @@ class DetectorGraph(nn.Module):
         levels = []
         for grid, sizes in zip(grids, settings.anchor_sizes, strict=True):
             step = torch.div(canvas, grid, rounding_mode="floor")
-            y = torch.arange(grid[0], device=canvas.device) * step[0]
-            x = torch.arange(grid[1], device=canvas.device) * step[1]
+            y = arange(grid[0]) * step[0]
+            x = arange(grid[1]) * step[1]
             y, x = torch.meshgrid(y, x, indexing="ij")
             corner = torch.stack((x, y, x, y), dim=-1).reshape(-1, 1, 4)
             cell = cell_anchors(sizes, settings.ratios, canvas.device)
@@ -124,10 +124,12 @@ class DetectorGraph(nn.Module):
                 roi_align(levels[n], rois[rows], roi.size, 1 / stride, roi.sampling_ratio)
             )
         rows, features = torch.cat(order), torch.cat(pooled)
-        back = torch.zeros_like(rows).scatter(0, rows, torch.arange(rows.shape[0], device=rows.device))
+        back = torch.zeros_like(rows).scatter(
+            0, rows, torch.arange(rows.shape[0], device=rows.device)
+        )
 
         def in_order(values: Tensor) -> Tensor:
-            return values[back].unflatten(0, proposals.shape[:2])
+            return values[back].view(*proposals.shape[:2], *values.shape[1:])
 
         logits, deltas = map(in_order, detector.predictor(detector.box_head(features)))
         boxes = decode_boxes(deltas, proposals[:, :, None], roi.box_weights)
@@ -143,7 +145,7 @@ class DetectorGraph(nn.Module):
         sides = boxes[..., 2:] - boxes[..., :2]
         allowed = (allowed & (sides >= postprocess.SMALLEST_SIDE).all(-1)).flatten(1)
         # all of them, so that nothing is approximate; one at least, since no runtime likes zero
-        most = allowed.sum(1).max().clamp(min=1)
+        most: Any = allowed.sum(1).max().clamp(min=1)
         top = scores.flatten(1).masked_fill(~allowed, -torch.inf).topk(most)
         valid = top.values > -torch.inf
         best = gather_rows(boxes.flatten(1, 2), top.indices)

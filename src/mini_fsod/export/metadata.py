@@ -59,7 +59,7 @@ def describe(labels: LabelMap, **settings: float) -> dict[str, str]:
 
 
 def parse(name: str, metadata: Mapping[str, str]) -> OnnxMetadata:
-    """The content of the key "mini" of a file of this name; UserError if `mini` did not write it."""
+    """The content of the key "mini"; UserError if `mini` did not write the file of this name."""
     if "mini" not in metadata:
         raise UserError(
             f"{name}: an ONNX file, but not one of `mini export`.",

@@ -6,8 +6,15 @@ run on every ONNX runtime, while the operator Resize gives other results on each
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+
+
+def arange(end: Any) -> Tensor:
+    """0 .. end - 1, where `end` is a tensor () int64: it stays one in a trace."""
+    return torch.arange(end, device=end.device)
 
 
 def fitted(size: Tensor, short: int, long: int) -> Tensor:
@@ -31,9 +38,9 @@ def resize_weights(stored: Tensor, scaled: Tensor, length: Tensor) -> Tensor:
     covers, as Pillow does. Rows from `scaled` on are zero: the empty part of the canvas.
     """
     scale = stored.float() / scaled.float()
-    row = torch.arange(length, device=stored.device)
+    row = arange(length)
     centre = (row.float() + 0.5) * scale
-    pixel = torch.arange(stored, device=stored.device).float() + 0.5
+    pixel = arange(stored).float() + 0.5
     weights = (1 - (pixel - centre[:, None]).abs() / scale.clamp(min=1)).clamp(min=0)
     inside = (row < scaled)[:, None]
     # a row of the empty part may have no pixel at all: not 0 / 0
@@ -52,6 +59,6 @@ def resized_canvas(images: Tensor, scaled: Tensor, canvas: Tensor) -> Tensor:
     pixels = images.permute(0, 3, 1, 2).float() @ across.t()
     pixels = torch.where(scaled[1] < size[1], torch.floor(pixels + 0.5), pixels)
     pixels = down @ pixels
-    return torch.where(
-        scaled[0] < size[0], torch.floor(pixels + 0.5), torch.round(pixels)
-    ).to(torch.uint8)
+    return torch.where(scaled[0] < size[0], torch.floor(pixels + 0.5), torch.round(pixels)).to(
+        torch.uint8
+    )

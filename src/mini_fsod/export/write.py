@@ -32,9 +32,7 @@ MADE = ((240, 320), (333, 250), (64, 200), (480, 640))
 LOW = 0.01  # score threshold of the comparison: many detections, and not none
 
 
-def write_onnx(
-    path: Path, model: TorchModel, pictures: Sequence[ImageLike]
-) -> Comparison:
+def write_onnx(path: Path, model: TorchModel, pictures: Sequence[ImageLike]) -> Comparison:
     """Write the detector to `path` if it finds in the pictures what the detector finds.
 
     Nothing is written otherwise: a UserError says how much differs.

@@ -6,6 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -14,9 +15,10 @@ from mini_fsod.data.dataset import Floats, Ints
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_folder
 from mini_fsod.labels import LabelMap
-from mini_fsod.loader.decode import cores
+from mini_fsod.loader.decode import Bytes, cores
 from mini_fsod.predict.pictures import Decoded, ImageLike, Unreadable, pictures_of, read_picture
 from mini_fsod.predict.prediction import Prediction
+from mini_fsod.predict.video import Video
 
 CHUNK = 64  # pictures decoded at a time; 200 MiB at 800 x 1333, and as much again decoded ahead
 SCORE = 0.5  # default score threshold
@@ -48,8 +50,11 @@ class Model(ABC):
         shown = ", ".join(self.names[:10]) + ", ..." * (len(self.names) > 10)
         return f"{type(self).__name__}({self.source}, on {self.device}: {shown})"
 
+    # a str is a sequence of str, but stands for one picture
     @overload
-    def predict(self, images: ImageLike, score: float = SCORE) -> Prediction: ...
+    def predict(  # type: ignore[overload-overlap]
+        self, images: ImageLike, score: float = SCORE
+    ) -> Prediction: ...
 
     @overload
     def predict(self, images: Sequence[ImageLike], score: float = SCORE) -> list[Prediction]: ...
@@ -105,9 +110,11 @@ class Model(ABC):
             for picture, (xywh, labels, scores) in zip(pictures, found, strict=True)
         ]
 
-    def to_coco_categories(self) -> list[dict[str, Any]]:
-        """COCO's `categories` for the annotations of `Prediction.to_coco`."""
-        return [{"id": n, "name": name} for n, name in enumerate(self.names, start=1)]
+    def predict_video(self, video: Video) -> Iterator[tuple[Bytes, Prediction]]:
+        """Each frame (H, W, 3) with all detections in it."""
+        for n, frame in enumerate(video):
+            (found,) = self.predict_decoded([self._read(frame)])
+            yield frame, replace(found, path=video.path, frame=n)
 
     def _read(self, image: ImageLike) -> Decoded:
         return read_picture(image, self.min_size, self.max_size)

@@ -26,6 +26,7 @@ class Prediction:
     labels: Ints  # (N,) indices of the detector's class names
     scores: Floats  # (N,) from 0 to 1
     names: tuple[str, ...]  # (N,) class names
+    frame: int | None = None  # of a video, from 0
 
     @property
     def boxes(self) -> Floats:
@@ -37,6 +38,7 @@ class Prediction:
 
     def __repr__(self) -> str:
         where = f"{self.path}, " if self.path else ""
+        where += f"frame {self.frame}, " if self.frame is not None else ""
         counts = ", ".join(f"{n} {name}" for name, n in Counter(self.names).items())
         best = f"; best score {self.scores[0]:.2f}" if len(self) else ""
         return f"Prediction({where}{self.size[0]} x {self.size[1]}: {counts or 'nothing'}{best})"
@@ -45,12 +47,12 @@ class Prediction:
         """Only the detections with at least this score."""
         count = int((self.scores >= score).sum())
         kept = (self.xywh[:count], self.labels[:count], self.scores[:count], self.names[:count])
-        return Prediction(self.path, self.size, *kept)
+        return Prediction(self.path, self.size, *kept, self.frame)
 
     def to_coco(self, image_id: int = 1, first_id: int = 1) -> list[dict[str, Any]]:
         """COCO annotations with scores; their ids count from `first_id`.
 
-        Category ids are those of `detector.to_coco_categories()`: the label plus 1.
+        Category ids are labels plus 1, as in `records.coco_categories`.
         """
         rows = zip(
             self.xywh.tolist(), self.labels.tolist(), self.scores.tolist(), self.names, strict=True

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from mini_fsod import checkpoint, console
+from mini_fsod.config.load import for_folder
 from mini_fsod.config.schema import STAGES, TRAINED, Config
 from mini_fsod.data.folder import pictures_below
 from mini_fsod.device import torch_device
@@ -191,7 +192,8 @@ class _Pipeline:
         if leads:
             self._out.mkdir(parents=True, exist_ok=True)
             store.remove_leftovers(self._out)
-            write_bytes(self._out / CONFIG_FILE, self._config.to_yaml().encode())
+            stored = for_folder(self._config, self._out)
+            write_bytes(self._out / CONFIG_FILE, stored.to_yaml().encode())
         results: dict[str, Any] = {}
         for stage in wanted:
             self._key(stage)

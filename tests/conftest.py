@@ -31,8 +31,12 @@ def devkit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test leaves anything in the checkout: contact sheets go to the current folder."""
+    """No test leaves anything in the checkout: contact sheets go to the current folder.
+
+    Nor in the home folder's cache, where a .zip is unpacked.
+    """
     monkeypatch.chdir(tmp_path_factory.getbasetemp())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -57,6 +59,30 @@ def test_help_lists_every_command_by_topic(mini) -> None:
     first_words = [line.strip("│╭─╮ ").partition(" ")[0] for line in out.splitlines()]
     expected = [word for topic, names in CONTENTS.items() for word in (topic, *names)]
     assert [word for word in first_words if word in expected] == expected
+
+
+def test_sigterm_ends_as_ctrl_c_does(mini, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Files in the making are removed, and the message says how to go on."""
+    cleaned = []
+
+    def stopped(*_: Any, **__: Any) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pause()  # the handler runs before it begins to wait
+        finally:
+            cleaned.append(True)
+
+    before = signal.getsignal(signal.SIGTERM)
+    for words, message in (
+        (("check", tmp_path), "Terminated.\n"),
+        (("run", "demo"), "Terminated. The same command resumes.\n"),
+    ):
+        monkeypatch.setattr("mini_fsod.data.read.read_with_problems", stopped)
+        monkeypatch.setattr("mini_fsod.config.load.resolve", stopped)
+        code, _, err = mini(*words)
+        assert (code, err) == (143, message)
+    assert cleaned == [True, True]
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_start_up_imports_no_heavy_module() -> None:
@@ -123,7 +149,7 @@ def test_thread_errors_are_silent_only_on_a_full_disk(
         (["check", "a" * 300], "no such file"),
         (["check", "loop"], "no such file"),
         (["check", "data", "--novel", "bird", "--split", "coco"], "cannot be combined"),
-        (["check", "data", "--root", "data"], "--root names the folder of pictures of a COCO file"),
+        (["check", "plain", "--root", "data"], "a folder of pictures without annotations"),
         (["sample", "data", "--novel", "brid", "--shots", "1", "-o", "s.json"], 'mean "bird"'),
         (["sample", "data", "--shots", "1", "-o", "data/annotations.json"], "would be lost"),
         (["sample", "data", "--shots", "1", "-o", "data"], "not a regular file"),

@@ -31,7 +31,7 @@ HISTORICAL = "as they were called at the commit"
 HEAD = 20  # lines in which a page says that it is historical
 
 KEY = rf"(?<![\w./-])(?:{'|'.join(name for name in SECTIONS if '.' not in name)})\.[a-z_][\w.]*\w"
-FILES = (".py", ".json", ".jsonl", ".md", ".yaml", ".yml", ".png", ".safetensors", ".lock")
+FILES = (".py", ".txt", ".json", ".jsonl", ".md", ".yaml", ".yml", ".png", ".safetensors", ".lock")
 
 
 def is_historical(page: str) -> bool:

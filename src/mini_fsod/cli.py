@@ -24,6 +24,7 @@ from mini_fsod.commands import (  # noqa: F401 - each module registers its comma
     demo,
     eval,
     export,
+    init,
     mine,
     predict,
     presets,
@@ -36,6 +37,7 @@ from mini_fsod.commands import (  # noqa: F401 - each module registers its comma
 from mini_fsod.commands.options import app
 from mini_fsod.errors import UserError, brief
 from mini_fsod.files import FREE_SPACE, is_full
+from mini_fsod.train.terminate import TERMINATED, sigterm_as_interrupt
 
 FAILED = 2  # exit code after an error that the user can fix
 INTERRUPTED = 130  # exit code after Ctrl-C
@@ -79,7 +81,8 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        app()
+        with sigterm_as_interrupt():
+            app()
     except UserError as error:
         from mini_fsod import console
 
@@ -91,10 +94,12 @@ def main() -> None:
         sys.exit(FAILED)
     except (KeyboardInterrupt, SystemExit) as stop:
         # Typer turns KeyboardInterrupt into SystemExit
-        if isinstance(stop, SystemExit) and stop.code != INTERRUPTED:
+        code = stop.code if isinstance(stop, SystemExit) else INTERRUPTED
+        if code not in (INTERRUPTED, TERMINATED):
             raise
-        print(f"Interrupted.{_how_to_resume(sys.argv[1:])}", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        word = "Terminated" if code == TERMINATED else "Interrupted"
+        print(f"{word}.{_how_to_resume(sys.argv[1:])}", file=sys.stderr)
+        sys.exit(code)
 
 
 def reuse_freed_memory() -> None:

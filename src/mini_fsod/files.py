@@ -29,6 +29,11 @@ FREE_SPACE = "Free some space and repeat the command: it resumes where it stoppe
 _locked: set[Path] = set()  # by this process
 
 
+def default_cache_folder() -> Path:
+    """The folder of caches unless data.cache names another."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mini"
+
+
 def mode(path: Path) -> int:
     """Type and permissions of a file (`st_mode`), 0 if there is none or it cannot be accessed.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mini_fsod.data.text import shown
@@ -59,6 +61,23 @@ SPLITS = {
 } | {"coco": LabelMap(tuple(COCO_BASE), tuple(COCO_NOVEL))}
 
 
+def folded(name: str) -> str:
+    """A class name without case, spaces, hyphens and underscores."""
+    return re.sub(r"[\s_\-]+", "", name).casefold()
+
+
+def refuse_other_spellings(file: Path, given: Sequence[str], known: Sequence[str]) -> None:
+    """UserError if classes of a file of shots differ from those of the data in spelling alone."""
+    spelt = {folded(name): name for name in known}
+    pairs = [(n, spelt[folded(n)]) for n in given if n not in known and folded(n) in spelt]
+    if pairs:
+        listed = ", ".join(f"{shown(name)} and {shown(other)}" for name, other in pairs[:10])
+        raise UserError(
+            f"{file} and the data spell the same class in two ways: {listed}.",
+            "Use one spelling in both: rename the class in one of them.",
+        )
+
+
 def split_by_name(name: str, classes: Sequence[str]) -> LabelMap:
     """A published split. `classes` are the data set's; all of them must belong to it."""
     if name not in SPLITS:
@@ -92,17 +111,26 @@ def split_by_novel(novel: Sequence[str], classes: Sequence[str]) -> LabelMap:
     return LabelMap(tuple(c for c in classes if c not in novel), tuple(novel))
 
 
-def refuse_split_with_novel(split: str | None, novel: str | None) -> None:
+def refuse_split_with_novel(split: str | None, novel: Sequence[str] | None) -> None:
     """UserError if both options are given."""
-    if split and novel is not None:
+    if split and novel:
         raise UserError("--split and --novel cannot be combined.", "Give one of them.")
 
 
-def novel_names(split: str | None, novel: str | None) -> list[str]:
-    """The names in `--novel a,b,c`; UserError if there are none, or one is given twice."""
+def novel_names(
+    split: str | None, novel: Sequence[str] | None, classes: Sequence[str] = ()
+) -> list[str]:
+    """The names in `--novel a,b,c` or in several options; UserError if one is given twice.
+
+    An option that is one of the data's `classes` is taken whole: names may contain commas.
+    """
     refuse_split_with_novel(split, novel)
-    names = [n.strip() for n in (novel or "").split(",") if n.strip()]
-    if novel is not None and not names:
+    names: list[str] = []
+    for option in novel or ():
+        parts = [part.strip() for part in option.split(",") if part.strip()]
+        whole = option.strip() in classes or len(parts) < 2
+        names += [option.strip()] * bool(parts) if whole else parts
+    if novel and not names:
         raise UserError("--novel is empty.", "For example: --novel bird,bus")
     twice = repeated(names)
     if twice:
@@ -112,9 +140,9 @@ def novel_names(split: str | None, novel: str | None) -> list[str]:
     return names
 
 
-def label_map(classes: Sequence[str], split: str | None, novel: str | None) -> LabelMap:
+def label_map(classes: Sequence[str], split: str | None, novel: Sequence[str] | None) -> LabelMap:
     """The label map of `--split NAME` or `--novel a,b,c`; with neither, all classes are base."""
-    names = novel_names(split, novel)
+    names = novel_names(split, novel, classes)
     if split:
         return split_by_name(split, classes)
     return split_by_novel(names, classes) if names else LabelMap(tuple(classes), ())

@@ -21,6 +21,14 @@ CLASSES = 20_000
 LABEL_BYTES = 1 << 24  # of the label file or XML file of one image
 BOXES_PER_LABEL = 50_000  # of the label file or XML file of one image
 LIST_BYTES = 1 << 27  # of a text file that lists pictures
+CVAT_BYTES = 1 << 29  # of CVAT's XML file, which holds all images
+CVAT_ELEMENTS = 200_000  # XML elements of one image in it
+
+# Exports in a .zip
+ZIP_ENTRIES = 2_000_000
+ZIP_DIRECTORY_BYTES = 1 << 28  # the list of its entries
+ZIP_RATIO = 100  # bytes unpacked for each byte of the .zip, from ZIP_FREE_BYTES on
+ZIP_FREE_BYTES = 1 << 26
 
 # Few-shot lists (shots.official)
 LISTS_BYTES = 1 << 26

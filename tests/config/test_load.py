@@ -32,6 +32,35 @@ def problems(source: str, *sets: str, **options: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(
+    ("source", "sets", "k"),
+    [
+        ("photos", ["shots.file=a.json"], None),
+        ("photos", ["shots.file=a.json", "shots.k=3"], 3),
+        ("photos", [], 5),
+        ("photos", ["shots.k=2"], 2),
+    ],
+)
+def test_resolve_takes_k_from_a_file_of_shots_unless_it_is_given(
+    source: str, sets: list[str], k: int | None
+) -> None:
+    config = resolve(source, sets)
+    assert config.shots.k == k
+    assert config.mine.mean_score == resolve(source, [f"shots.k={k or 5}"]).mine.mean_score
+
+
+def test_resolve_refuses_no_k_without_a_file() -> None:
+    said = problems("photos", "shots.k=null")
+    assert said == ["--set shots.k=null, shots.file: must be given where shots.k is null"]
+
+
+def test_resolve_blames_what_the_user_set_and_not_the_preset() -> None:
+    (said,) = problems("photos", "views.short=1200")
+    assert said == (
+        "--set views.short=1200, views.long: must not be less than the largest of short, not 1000"
+    )
+
+
+@pytest.mark.parametrize(
     ("sets", "key", "unset"),
     [
         (["base.minutes=6"], "base.iterations", None),

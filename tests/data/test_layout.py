@@ -17,7 +17,7 @@ def test_locate_pictures_searches_the_folder_data(tmp_path: Path, mini) -> None:
     (tmp_path / "labels.json").write_text(json.dumps(tiny.coco()))
     code, _, err = mini("check", tmp_path, "--no-sheet")
     assert code == 2
-    assert "fix: give the .json file, and name the folder of the images with --root" in err
+    assert "fix: name the folder of the images with --root" in err
     tiny.write_pictures(tmp_path / "data")
     assert read(tmp_path).files[0] == "data/a.png"
 

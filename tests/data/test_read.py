@@ -215,23 +215,21 @@ def test_read_reports_a_broken_coco_file(tmp_path: Path) -> None:
     assert [p.kind for p in read_with_problems(tmp_path)[1]] == ["json-broken"]
 
 
-def test_read_says_what_a_missing_data_yaml_needs(tmp_path: Path, mini) -> None:
+def test_read_reads_yolo_without_data_yaml(tmp_path: Path, mini) -> None:
     tiny.write_pictures(tmp_path / "images")
     (tmp_path / "labels").mkdir()
-    (tmp_path / "labels" / "a.txt").write_text("0 0.5 0.5 0.2 0.2\n")
+    (tmp_path / "labels" / "a.txt").write_text("1 0.5 0.5 0.2 0.2\n")
     (tmp_path / "classes.txt").write_text("bird\nred car\n")
-    (tmp_path / "notes.json").write_text('{"categories": [], "info": {}}')
-    (problem,) = read_with_problems(tmp_path)[1]
-    assert (problem.kind, problem.file) == ("yaml-missing", "data.yaml")
-    assert '`names: ["bird", "red car"]`' in problem.fix
-    assert mini("check", tmp_path, "--no-sheet")[0] == 2
-    (tmp_path / "data.yaml").write_text('train: images\nnames: ["bird", "red car"]\n')
-    assert len(read(tmp_path).boxes) == 1
+    data = read(tmp_path)
+    assert data.classes == ("bird", "red car")
+    assert tiny.boxes_of(data) == {("a", "red car", (40.0, 32.0, 20.0, 16.0))}
 
 
 def test_read_takes_pictures_from_another_folder(tmp_path: Path) -> None:
     tiny.write_pictures(tmp_path / "photos")
-    for name, write in (("coco", tiny.write_coco), ("voc", tiny.write_voc)):
+    for name, write in (
+        ("coco", tiny.write_coco), ("voc", tiny.write_voc), ("yolo", tiny.write_yolo)
+    ):  # fmt: skip
         path = write(tmp_path / name)
         for picture in (tmp_path / name).rglob("*.png"):
             picture.unlink()
@@ -243,10 +241,9 @@ def test_read_takes_pictures_from_another_folder(tmp_path: Path) -> None:
 def test_read_refuses_another_folder_of_pictures_where_it_means_nothing(tmp_path: Path) -> None:
     tiny.write_pictures(tmp_path / "photos")
     path = tiny.write_coco(tmp_path / "coco")
-    yolo = tiny.write_yolo(tmp_path / "yolo")
     for wrong, root, words in (
         (tmp_path / "photos", tmp_path, "without annotations"),
-        (yolo, tmp_path / "photos", "below data.yaml"),
+        (tiny.write_yolo(tmp_path / "yolo"), tmp_path / "nowhere", "no such folder"),
         (path, tmp_path / "nowhere", "no such folder"),
     ):
         with pytest.raises(UserError, match=words):

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from helpers import tiny
+from helpers import exports, tiny
 from mini_fsod.data.problems import KINDS, UNREPAIRED
 
 Damage = Callable[[Path], object]
@@ -160,17 +160,30 @@ YOLO = {
     "backslash": picture("a.png", lambda p: p.rename(p.with_name("C:a\\b.png"))),
     "space": picture("a.png", lambda p: p.rename(p.with_name(" .png"))),
 }
+CVAT = {
+    "box-rotated": edit("annotations.xml", ('z_order="0"', 'z_order="0" rotation="30"')),
+    "box-outside": edit("annotations.xml", ('xbr="40.00"', 'xbr="400.00"')),
+    "box-shape": edit("annotations.xml", ('xtl="10.00"', 'xtl="ten"')),
+    "class-duplicate": edit("annotations.xml", ('label="bird"', 'label="Bird"')),
+    "key-missing": edit("annotations.xml", ('name="b.png"', 'name=""')),
+    "name-wrong": edit("annotations.xml", ('label="car"', 'label=" "')),
+    "size-wrong": edit("annotations.xml", ('width="60"', 'width="0"')),
+    "xml-broken": edit("annotations.xml", ("</annotations>", "")),
+    "picture twice": edit("annotations.xml", ('name="b.png"', 'name="a.png"')),
+}
 LAYOUTS = {
     "coco": (lambda home: tiny.write_coco(home), COCO | ANY),
     "voc": (lambda home: tiny.write_voc(home), VOC | ANY),
     "yolo": (lambda home: tiny.write_yolo(home), YOLO | ANY),
+    "cvat": (lambda home: exports.write_cvat(home), CVAT | ANY),
 }
 HARD_TO_MAKE = {"data-too-large", "folder-unreadable", "list-unreadable", "yaml-broken"}
+WITH_ROOT = {"picture-ambiguous"}  # only where --root names another folder of pictures
 
 
 def test_every_kind_of_problem_has_a_damage() -> None:
-    made = {name.partition(",")[0] for name in ANY | COCO | VOC | YOLO}
-    assert set(KINDS) - set(UNREPAIRED) - HARD_TO_MAKE - made == set()
+    made = {name.partition(",")[0] for name in ANY | COCO | VOC | YOLO | CVAT}
+    assert set(KINDS) - set(UNREPAIRED) - HARD_TO_MAKE - WITH_ROOT - made == set()
 
 
 def check_copy(mini, home: Path, layout: str, damages: list[str]) -> bool:
@@ -202,6 +215,19 @@ def test_repaired_copy_passes_check_after_one_damage(
     done = check_copy(mini, tmp_path, layout, [damage])
     unusable = ("only images", "json-broken", "json-shape, a list is missing")
     assert done or damage in unusable
+
+
+def test_repaired_copy_passes_check_after_names_of_several_pictures(tmp_path: Path, mini) -> None:
+    tiny.write_coco(tmp_path / "in")
+    photos = tmp_path / "photos"
+    tiny.write_pictures(photos / "one")
+    (photos / "two").mkdir()
+    shutil.copy(photos / "one" / "a.png", photos / "two" / "a.png")
+    words = ("--root", photos, "--no-sheet", "--fix", tmp_path / "out")
+    _, _, said = mini("check", tmp_path / "in" / "annotations.json", *words)
+    assert "picture-ambiguous 1" in said
+    code, _, said = mini("check", tmp_path / "out", "--no-sheet")
+    assert (code, "No problems" in said) == (0, True), said
 
 
 @pytest.mark.slow

@@ -8,7 +8,12 @@ from torch import Tensor, nn
 from torchvision.models import resnet50
 from torchvision.models.resnet import ResNet as TorchvisionResNet
 
-from mini_fsod.detector.backbone import ResNet, default_normalisation, make_backbone
+from mini_fsod.detector.backbone import (
+    ResNet,
+    check_backbone,
+    default_normalisation,
+    make_backbone,
+)
 from mini_fsod.detector.settings import BackboneSettings
 from mini_fsod.errors import UserError
 
@@ -156,3 +161,11 @@ def test_make_backbone_rejects_the_file_of_a_detector(tmp_path: Path) -> None:
     torch.save(state, tmp_path / "detector.pth")
     with pytest.raises(UserError, match="a detector, not the weights of a backbone"):
         make_backbone(BackboneSettings("resnet18"), tmp_path / "detector.pth")
+
+
+def test_check_backbone_tells_a_typo_as_such() -> None:
+    with pytest.raises(UserError, match=r"detector\.backbone: .*Did you mean") as wrong:
+        check_backbone("resnet5O")
+    assert "resnet18, 34, 50" in wrong.value.fix
+    for name in ("resnet50", "resnet18-narrow"):
+        check_backbone(name)

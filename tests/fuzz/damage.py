@@ -8,9 +8,11 @@ import math
 import os
 import random
 import struct
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +184,7 @@ def _values(draw: st.DrawFn, content: Any) -> Any:
         elif kind == 3 and isinstance(part[last], int | float) and part[last] is not None:
             part[last] = part[last] * draw(st.sampled_from([-1, 0, 2, 1000, 0.5, 10**12]))
         else:
-            part[last] = draw(st.sampled_from(VALUES))
+            part[last] = deepcopy(draw(st.sampled_from(VALUES)))  # it may be damaged further
     return content
 
 
@@ -336,6 +338,36 @@ def _picture(draw: st.DrawFn, content: bytes) -> bytes | None:
     return None
 
 
+def _zip(draw: st.DrawFn, content: bytes) -> bytes | None:
+    """An archive with one more entry that must not be unpacked, or with damaged annotations."""
+    names = ["../x.json", "/tmp/x.json", "a/../../x.txt", "C:\\x.json", "a\0.json", "", "a" * 300]
+    names += [
+        "annotations.json/x.txt",
+        "annotations.json",
+        "export/annotations.json",
+        "\udce4.json",
+    ]
+    target = io.BytesIO()
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(target, "w") as new:
+            for entry in old.infolist():
+                text = old.read(entry)
+                suffix = Path(entry.filename).suffix
+                if suffix in (".json", ".xml", ".txt") and draw(st.booleans()):
+                    text = _bytes(draw, text, TOKENS[suffix])
+                new.writestr(entry.filename, text)
+            more = zipfile.ZipInfo(draw(st.sampled_from(names)).encode(errors="replace").decode())
+            more.external_attr = draw(st.sampled_from([0, 0o120777, 0o010644, 0o060644])) << 16
+            method = draw(st.sampled_from([0, 8, 12, 14]))
+            text = draw(st.sampled_from([b"{}", b"/etc/passwd", b"0" * 10**7]))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a name given twice
+                new.writestr(more, text, method)
+    except (ValueError, OSError, zipfile.BadZipFile):
+        return None
+    return target.getvalue()
+
+
 INSIDE: dict[str, Callable[[st.DrawFn, bytes], bytes | None]] = {
     ".json": _json,
     ".yaml": _yaml,
@@ -345,6 +377,7 @@ INSIDE: dict[str, Callable[[st.DrawFn, bytes], bytes | None]] = {
     ".npz": _npz,
     ".png": _picture,
     ".jpg": _picture,
+    ".zip": _zip,
 }
 
 # Files of another kind

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 import typer
 from PIL import Image
 from safetensors.torch import save_file
 
-from helpers import shapes, tiny, training
+from helpers import exports, shapes, tiny, training
 from helpers.fake_study import example_study, finish_cells
 from helpers.pairs import LABELS as PAIR_LABELS
 from helpers.pairs import pairs_of, with_cosines, with_crops
@@ -85,6 +87,32 @@ def _coco(folder: Path) -> Path:
 def _folder(folder: Path) -> None:
     for suffix in (".jpg", ".png", ".webp", ".bmp", ".tif"):
         tiny.write_pictures(folder / "data" / suffix[1:], suffix)
+
+
+def _zips(folder: Path) -> None:
+    """Archives of three layouts."""
+    writers = {"coco": tiny.write_coco, "cvat": exports.write_cvat, "yolo": exports.write_darknet}
+    for name, write in writers.items():
+        with TemporaryDirectory() as made:
+            write(Path(made) / "data")
+            exports.zipped(Path(made) / "data", folder / f"{name}.zip", "export/")
+
+
+def _read_zips(folder: Path) -> None:
+    """The cache is below the folder, where nothing may be written but in it."""
+    before = os.environ.get("XDG_CACHE_HOME")
+    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+    try:
+        every(
+            *(
+                lambda name=name: mini("check", folder / f"{name}.zip", "--images", "--no-sheet")
+                for name in ("coco", "cvat", "yolo")
+            )
+        )
+    finally:
+        os.environ.pop("XDG_CACHE_HOME")
+        os.environ |= {"XDG_CACHE_HOME": before} if before else {}
+    assert {path.name for path in folder.iterdir()} <= {"cache", "coco.zip", "cvat.zip", "yolo.zip"}
 
 
 def _sample(folder: Path) -> None:
@@ -277,6 +305,19 @@ TARGETS = (
     Target("coco", _coco, ("data/*",), _check, 30),
     Target("voc", lambda f: tiny.write_voc(f / "data"), ("data/**/*",), _check, 30),
     Target("yolo", lambda f: tiny.write_yolo(f / "data"), ("data/**/*",), _check, 30),
+    Target("cvat", lambda f: exports.write_cvat(f / "data"), ("data/*.xml",), _check),
+    Target(
+        "label studio", lambda f: exports.write_label_studio(f / "data"), ("data/*.json",), _check
+    ),
+    Target(
+        "json-min",
+        lambda f: exports.write_label_studio(f / "data", exports.label_studio_min()),
+        ("data/*.json",),
+        _check,
+    ),
+    Target("fiftyone", lambda f: exports.write_fiftyone(f / "data"), ("data/*.json",), _check),
+    Target("darknet", lambda f: exports.write_darknet(f / "data"), ("data/**/*",), _check),
+    Target("zip", _zips, ("*.zip",), _read_zips, 40),
     Target("pictures", _folder, ("data/*/*",), _check),
     Target("lists", _sample, ("*.json",), _shots_of_lists),
     Target("detections", _detections, ("*.json",), _eval),

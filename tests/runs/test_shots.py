@@ -159,6 +159,8 @@ def test_shots_from_file_tells_pictures_of_one_name_apart(data: Path, tmp_path: 
     theirs = run_data(data).whole.path(3)
     (other / "linked.png").symlink_to(theirs)
     content["images"].append({"id": 99, "file_name": "linked.png", "width": 72, "height": 48})
+    shot = content["annotations"][0] | {"id": 99, "image_id": 99, "category_id": 3}
+    content["annotations"].append(shot)
     (other / "shots.json").write_text(json.dumps(content))
     own = run_data(data, shots__file=other / "shots.json")
     shots, everything = own.shots, arranged(own.whole, own.labels)
@@ -190,9 +192,57 @@ def test_shots_per_class_is_that_of_the_file(
     capsys.readouterr()
     own = run_data(data, shots__file=shots, shots__k=2)
     assert own.shots_per_class == 5
-    assert "has 5 boxes per class: shots.k=2 has no effect" in " ".join(
-        capsys.readouterr().err.split()
-    )
+    said = " ".join(capsys.readouterr().err.split())
+    assert "has 5 boxes of each class, and all are used: shots.k=2 has no effect" in said
+    assert run_data(data, shots__file=shots, shots__k=None).shots_per_class == 5
+    assert "no effect" not in capsys.readouterr().err
+    with pytest.raises(UserError, match=r'fewer boxes than shots\.k=6: "blue, light" has 5') as few:
+        run_data(data, shots__file=shots, shots__k=6).check(["transfer"])
+    assert few.value.fix == "Add boxes, or set shots.k to 5, the least of a class."
+
+
+def test_read_shot_file_leaves_pictures_without_boxes_out(data: Path, tmp_path: Path) -> None:
+    """Labelling tools export all pictures that were uploaded, most of them without boxes."""
+    content = shapes.pictures(tmp_path, 3, seed=7)
+    content["images"].append({"id": 99, "file_name": "2.png", "width": 72, "height": 48})
+    (tmp_path / "shots.json").write_text(json.dumps(content))
+    assert len(run_data(data, shots__file=tmp_path / "shots.json").shots) == 3
+
+
+def test_run_data_refuses_another_spelling_of_a_class(data: Path, tmp_path: Path) -> None:
+    content = shapes.pictures(tmp_path, 3, seed=7)
+    for number, spelling in ((0, "Red"), (2, "blue,light")):
+        categories = [dict(c) for c in content["categories"]]
+        categories[number]["name"] = spelling
+        (tmp_path / "shots.json").write_text(json.dumps(content | {"categories": categories}))
+        with pytest.raises(UserError, match=f'in two ways: "{spelling}" and '):
+            run_data(data, shots__file=tmp_path / "shots.json").check(["transfer"])
+
+
+def test_run_data_takes_shots_from_a_file_among_the_photos(tmp_path: Path) -> None:
+    """The photos do not become the data set that the file describes."""
+    content = shapes.pictures(tmp_path / "photos", 5, seed=7)
+    content["images"] = content["images"][:2]
+    content["annotations"] = [b for b in content["annotations"] if b["image_id"] in (1, 2)]
+    (tmp_path / "photos" / "five.json").write_text(json.dumps(content))
+    own = run_data(tmp_path / "photos", shots__file=tmp_path / "photos" / "five.json")
+    assert (own.whole.kind, len(own.whole)) == ("folder", 5)
+    assert {*own.shots.files} < {*own.whole.files}
+    assert len(own.shots) == 2
+
+
+def test_run_data_takes_shots_from_label_files_beside_the_photos(tmp_path: Path) -> None:
+    root = shapes.write_voc(tmp_path / "data") / "VOC2007"
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for picture in sorted((root / "JPEGImages").iterdir()):
+        (photos / picture.name).write_bytes(picture.read_bytes())
+    for stem in ("trainval0", "trainval1"):
+        (photos / f"{stem}.xml").write_bytes((root / "Annotations" / f"{stem}.xml").read_bytes())
+    own = run_data(photos, shots__file=photos)
+    assert own.whole.kind == "folder"
+    assert stems(own.shots) == ["trainval0", "trainval1"]
+    assert len(own.whole) > 2
 
 
 def test_shots_from_file_draws_missing_base_classes(data: Path, tmp_path: Path) -> None:
@@ -208,9 +258,9 @@ def test_shots_from_file_draws_missing_base_classes(data: Path, tmp_path: Path) 
 
     with pytest.raises(UserError, match=r"shots\.json: no shots of blue, light. Its classes"):
         given(without=3).check(["transfer"])
-    content["categories"][2]["name"] = "Blue, light"
+    content["categories"][2]["name"] = "bluish, light"
     with pytest.raises(
-        UserError, match=r'Its classes: red, green, Blue, light\. Did you mean "Blue, li'
+        UserError, match=r'Its classes: red, green, bluish, light\. Did you mean "bluish, li'
     ):
         given(without=0).check(["transfer"])
     content["categories"][2]["name"] = NOVEL

@@ -91,7 +91,7 @@ def test_run_refuses_a_base_detector_that_does_not_fit(
         with pytest.raises(UserError, match=message):
             run(config(data, **changes), tmp_path / "run")
 
-    refused("classes are not the base classes", base__checkpoint=finished, data__novel="red")
+    refused('knows "red" already', base__checkpoint=finished, data__novel="red")
     refused("fpn_channels", base__checkpoint=finished, detector__fpn_channels=32)
     refused("nowhere: does not exist", base__checkpoint=tmp_path / "nowhere")
     torn = tmp_path / "torn.safetensors"

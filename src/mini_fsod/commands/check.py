@@ -13,6 +13,7 @@ from typer import Option
 
 from mini_fsod import console
 from mini_fsod.commands.options import AsJson, Data, Novel, Split, Subset, app, flag
+from mini_fsod.data.archive import is_archive
 from mini_fsod.data.layout import data_folder, name_of
 from mini_fsod.errors import Problem, UserError, total
 from mini_fsod.files import is_file, real, write_image
@@ -21,7 +22,16 @@ from mini_fsod.labels import LabelMap, refuse_split_with_novel
 if TYPE_CHECKING:
     from mini_fsod.data.dataset import Dataset
 
-KINDS = {"coco": "COCO", "voc": "VOC", "yolo": "YOLO", "folder": "images without annotations"}
+KINDS = {
+    "coco": "COCO",
+    "voc": "VOC",
+    "yolo": "YOLO",
+    "cvat": "CVAT",
+    "label studio": "Label Studio",
+    "fiftyone": "FiftyOne",
+    "folder": "images without annotations",
+}
+SETS_SHOWN = 5  # image sets whose boxes the table counts apart
 
 
 @app.command("check")
@@ -98,7 +108,8 @@ def check_command(
     if sizes and not no_sheet:
         _write_sheet(sheet or _default_sheet(data, root), dataset, labels, sorted(sizes))
     if fix is not None:
-        protected = None if is_file(data) and dataset.kind == "coco" else data_folder(data)
+        one_file = is_file(data) and (dataset.kind != "yolo" or is_archive(data))
+        protected = None if one_file else data_folder(data)
         _write_repaired_copy(fix, dataset, labels, sizes, problems, protected)
     if not as_json:
         _show_verdict(name, problems, suggest_fix=bool(sizes) and fix is None)
@@ -116,7 +127,7 @@ def _suggest_root(problem: Problem) -> Problem:
 def _default_sheet(path: Path, root: Path | None) -> Path:
     """NAME-check.png in the current folder, or next to the data if that folder is part of it."""
     name = f"{Path(name_of(path)).stem}-check.png"
-    folder = real(root or data_folder(path))
+    folder = real(root or (path if is_archive(path) else data_folder(path)))
     current = real(Path())
     return folder.parent / name if folder in (current, *current.parents) else Path(name)
 
@@ -155,11 +166,22 @@ def class_table(classes: dict[str, dict[str, Any]], where: str) -> Table:
     flags = [f for f in ("difficult", "crowd") if any(row[f] for row in classes.values())]
     beside_base = [f">next to a base object{where}"] if has_novel else []
     counts = ("images", "boxes", *flags)
-    table = console.columns("class", *(f">{c}" for c in counts), ">median side", *beside_base)
+    sets = list(next(iter(classes.values()), {}).get("boxes_of_sets", {}))
+    sets = sets if 1 < len(sets) <= SETS_SHOWN else []
+    table = console.columns(
+        "class",
+        *(f">{c}" for c in counts[:2]),
+        *(f">in {console.plain(name)}" for name in sets),
+        *(f">{c}" for c in counts[2:]),
+        ">median side",
+        *beside_base,
+    )
     for name, row in classes.items():
         style = "bold magenta" if row["role"] == "novel" else ""
         side = "-" if row["median_side"] is None else f"{row['median_side']:.0f} px"
-        cells = [f"{row[c]:,}" for c in counts] + [side]
+        cells = [f"{row[c]:,}" for c in counts]
+        cells[2:2] = [f"{row['boxes_of_sets'][name]:,}" for name in sets]
+        cells.append(side)
         if has_novel and "beside_base" in row:
             beside, boxes = row["beside_base"], row["training_boxes"]
             share = f" ({beside / boxes:.0%})" if boxes else ""

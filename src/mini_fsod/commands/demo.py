@@ -40,7 +40,7 @@ def demo_command(
     data = out.parent / "demo-data"
     _write_data(data)
     console.out.rule("[bold]mini check[/]: the training images", align="left")
-    check_command(data, novel=",".join(NOVEL), subset="train", sheet=out / "train.png")
+    check_command(data, novel=list(NOVEL), subset="train", sheet=out / "train.png")
     console.out.rule("[bold]mini run demo[/]: 7 base digits, then 3 new ones", align="left")
     sets = [f"data.root={data}", f"seed={seed}", f"shots.seed={seed}"]
     figures = {"MINI": stages.run(resolve("demo", sets), out, command=command_line())["stages"]}

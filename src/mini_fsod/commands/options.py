@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # `mini --help`: the commands by topic, in this order
 CONTENTS = {
-    "Start": ("demo", "presets"),
+    "Start": ("init", "demo", "presets"),
     "Data": ("check", "sample", "demo-data"),
     "Training": ("run", "mine", "runs", "pretrain", "study"),
     "Detectors": ("predict", "eval", "export", "checkpoint"),
@@ -62,12 +62,16 @@ Data = Annotated[
     Path,
     Argument(
         metavar="DATA",
-        help="A COCO .json, a VOC devkit, a YOLO folder with data.yaml, or a folder of images. "
-        "Example: data/VOCdevkit",
+        help="A folder, a .json, or a .zip as CVAT, Label Studio or FiftyOne export it: COCO, VOC, "
+        "YOLO or their own formats; or a folder of images. Example: data/VOCdevkit",
     ),
 ]
 Novel = Annotated[
-    str | None, Option(help="Novel classes; all others are base classes. Example: --novel bird,bus")
+    list[str] | None,
+    Option(
+        help="Novel classes, all others are base classes; repeatable, for names with commas. "
+        "Example: --novel bird,bus"
+    ),
 ]
 Split = Annotated[
     str | None,

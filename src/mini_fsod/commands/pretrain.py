@@ -58,7 +58,7 @@ def pretrain_command(
     """
     from mini_fsod.device import torch_device
     from mini_fsod.discriminator.pretrain import SMALL, Pretraining, pretrain
-    from mini_fsod.loader.cache import default_cache_folder
+    from mini_fsod.files import default_cache_folder
 
     torch_dev = torch_device(device)
     settings = Pretraining() if torch_dev.type == "cuda" else SMALL

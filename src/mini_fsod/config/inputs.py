@@ -5,6 +5,7 @@ Comments are the text of the reference, as in schema.py.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -49,7 +50,8 @@ class Data(Section):
 class Shots(Section):
     either = ("official", "file")
 
-    k: Count = 1  # boxes of each class
+    # boxes of each class; null: as many as shots.file has of each
+    k: Count | None = 1
     # which random sample of the shots; training has its own seed. Change it to repeat a run with
     # other shots
     seed: NonNegative = 0
@@ -61,6 +63,13 @@ class Shots(Section):
     # folder of the pictures in shots.file; null: beside it. Change it if they lie elsewhere
     root: UserPath | None = None
     subset: str | None = None  # image set to sample from; null: data.train
+
+    @check("file")
+    @classmethod
+    def _gives_k(cls, value: Path | None, info: Info) -> Path | None:
+        if value is None and info.data.get("k", 1) is None:
+            raise ValueError("must be given where shots.k is null")
+        return value
 
 
 class DetectorSection(Section):

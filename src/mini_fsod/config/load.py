@@ -56,6 +56,7 @@ class Layer(NamedTuple):
     source: str  # as it is named in messages
     keys: Mapping[str, Any]
     named_key: str = ""  # the key that `source` itself names, as that of --set does
+    is_preset: bool = False
 
 
 Found = tuple[tuple[int, int], Problem]  # a problem, and its position in the order of the keys
@@ -103,7 +104,7 @@ def for_folder(config: Config, folder: Path) -> Config:
 
 
 def _preset_layer(name: str) -> Layer:
-    return Layer(f"preset {name}", PRESETS[name].keys)
+    return Layer(f"preset {name}", PRESETS[name].keys, is_preset=True)
 
 
 def _file_layers(name: str, problems: list[Found]) -> list[Layer]:
@@ -204,6 +205,9 @@ def _build(layers: Sequence[Layer], problems: list[Found]) -> Config:
         values |= given
         sources |= dict.fromkeys(touched, layer)
     _fill_auto(values)
+    if values.get("shots.file") not in (None, *NULLS):
+        k_is_given = "shots.k" in sources and not sources["shots.k"].is_preset
+        values["shots.k"] = values["shots.k"] if k_is_given else None  # as many as the file has
     shared = {key: train for key, train in SHARED.items() if key not in values and train in values}
     values |= {key: values[train] for key, train in shared.items()}
     sources |= {key: sources[train] for key, train in shared.items()}
@@ -216,8 +220,10 @@ def _build(layers: Sequence[Layer], problems: list[Found]) -> Config:
         for key, each in errors:
             if shared.get(key) in wrong:
                 continue  # the same value, reported once
-            owner = next(part for part in (key, *_sections_of(key)) if part in sources)
-            problems.append(_problem(sources[owner], key, explain(each)))
+            owners = [sources[part] for part in (key, *_sections_of(key)) if part in sources]
+            # a preset's own keys are right: another key of the section made this one wrong
+            layer = next((layer for layer in owners if not layer.is_preset), owners[0])
+            problems.append(_problem(layer, key, explain(each)))
     if problems or config is None:
         raise DataError([problem for _, problem in sorted(problems, key=lambda p: p[0])])
     return config
@@ -226,7 +232,7 @@ def _build(layers: Sequence[Layer], problems: list[Found]) -> Config:
 def _fill_auto(values: dict[str, Any]) -> None:
     """Replace `auto` where it depends on K. An invalid K counts as 1: it is reported anyway."""
     try:
-        k = Shots.model_validate({"k": values.get("shots.k", 1)}).k
+        k = Shots.model_validate({"k": values.get("shots.k", 1)}).k or 1
     except ValidationError:
         k = 1
     start = values.get("online.start", Online.model_fields["start"].default)

@@ -18,11 +18,13 @@ from mini_fsod.config.values import (
     AdaptiveOrNumber,
     Auto,
     Count,
+    DetectorPath,
     Device,
     Float,
     Fraction,
     Fractions,
     NameOrFile,
+    Names,
     NonNegative,
     NonNegativeFloat,
     PoolPath,
@@ -114,9 +116,23 @@ class TimedTraining(Training):
 class Base(TimedTraining):
     """The base detector: base classes alone."""
 
-    # a finished base detector (a checkpoint or a run) instead of training one. Change it to start
-    # from a detector trained elsewhere
-    checkpoint: UserPath | None = None
+    # a finished detector instead of training one: a checkpoint, a run, or torchvision's by name, as
+    # in torchvision:fasterrcnn_resnet50_fpn. Its classes are the base classes. Change it if your
+    # pictures have no labels of base classes
+    checkpoint: DetectorPath | None = None
+    # classes of base.checkpoint that are no base classes. Change it to learn one of them anew
+    drop: Names = ()
+    # pictures without labels: detections of base classes with at least this score count as labels,
+    # the others as regions to ignore; null: all are ignored. Change it if the given detector is
+    # wrong too often
+    sure: Fraction | None = 0.7
+
+    @check("drop")
+    @classmethod
+    def _of_checkpoint(cls, value: tuple[str, ...], info: Info) -> tuple[str, ...]:
+        if value and info.data.get("checkpoint") is None:
+            raise ValueError("names classes of base.checkpoint, which is not set")
+        return value
 
 
 class Transfer(Training):
@@ -274,6 +290,8 @@ class Config(Section):
     seed: NonNegative = 0
     # auto (the first GPU, or the CPU), cpu, cuda or cuda:1. Change it to choose a GPU
     device: Device = "auto"
+    # the run's detector.safetensors has the novel classes alone. Change it if you need no others
+    only_novel: bool = False
     data: Data = Data()
     shots: Shots = Shots()
     detector: DetectorSection = DetectorSection()

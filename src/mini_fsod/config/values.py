@@ -25,6 +25,9 @@ from mini_fsod.labels import SPLITS
 
 NULLS = ("", "~", "null", "Null", "NULL")  # the ways to write null in YAML
 
+TORCHVISION = "torchvision:"  # before the name of a detector that torchvision publishes
+TORCHVISION_DETECTORS = ("fasterrcnn_resnet50_fpn", "fasterrcnn_resnet50_fpn_v2")
+
 # Messages for pydantic's types of errors
 MESSAGES = {
     "int_type": "must be a whole number",
@@ -114,6 +117,20 @@ def _matching(pattern: str, known: Sequence[str]) -> AfterValidator:
     return AfterValidator(check_name)
 
 
+def torchvision_name(value: Path | None) -> str | None:
+    """The name in `torchvision:NAME`; None for a path."""
+    text = str(value)
+    return text.removeprefix(TORCHVISION) if text.startswith(TORCHVISION) else None
+
+
+def _known_detector(value: Path) -> Path:
+    name = torchvision_name(value)
+    if name is not None and name not in TORCHVISION_DETECTORS:
+        known = [f"{TORCHVISION}{known}" for known in TORCHVISION_DETECTORS]
+        raise ValueError(choice(str(value), ["a file or a run", *known]))
+    return value
+
+
 def _pool_of_run(value: Path) -> Path:
     return value / "pool.json" if is_folder(value) else value
 
@@ -132,6 +149,7 @@ Anchors = Annotated[Numbers, _length(5, "5 sizes, one per pyramid level")]
 Interval = Annotated[Numbers, _length(2, "two factors, as in [0.5, 1.25]")]
 Fractions = Annotated[Numbers, AfterValidator(_fractions)]
 UserPath = Annotated[Path, BeforeValidator(_expand_home)]
+DetectorPath = Annotated[UserPath, AfterValidator(_known_detector)]
 PoolPath = Annotated[UserPath, AfterValidator(_pool_of_run)]
 NameOrFile = Annotated[str, BeforeValidator(_expand_home)]
 Auto = Annotated[Literal["auto", True, False], BeforeValidator(_parse_bool)]

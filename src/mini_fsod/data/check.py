@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Callable
 from pathlib import PurePosixPath
 
@@ -14,6 +13,7 @@ from mini_fsod.data.pictures import PictureError, drawn_size, picture_sizes
 from mini_fsod.data.problems import Report
 from mini_fsod.data.text import shown
 from mini_fsod.errors import Problem
+from mini_fsod.labels import folded
 
 # In pixels. Formats round coordinates: YOLO writes shares, COCO two decimals
 ROUNDING = 0.5
@@ -138,7 +138,7 @@ def spellings(data: Dataset) -> list[list[int]]:
     """Classes grouped by their names without case, spaces, hyphens and underscores."""
     groups: dict[str, list[int]] = {}
     for c, name in enumerate(data.classes):
-        groups.setdefault(re.sub(r"[\s_\-]+", "", name).casefold(), []).append(c)
+        groups.setdefault(folded(name), []).append(c)
     return list(groups.values())
 
 

@@ -104,7 +104,7 @@ NO_BOXES = Boxes.of([], np.zeros((0, 4)), [])
 class Dataset:
     """Annotated images. Image i has the id `ids[i]` and the picture `root / files[i]`."""
 
-    kind: str  # "coco", "voc", "yolo" or "folder"
+    kind: str  # "coco", "voc", "yolo", "cvat", "label studio", "fiftyone" or "folder"
     root: Path
     classes: tuple[str, ...]
     category_ids: tuple[int, ...]  # the file's own number of each class

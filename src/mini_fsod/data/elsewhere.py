@@ -1,4 +1,4 @@
-"""Pictures in another folder than their annotations: exports without pictures are common."""
+"""Where the pictures of an export lie: often not where it says, or in another folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.folder import pictures_below
-from mini_fsod.data.layout import TRIED
+from mini_fsod.data.layout import TRIED, locate_pictures
 from mini_fsod.data.problems import Report
 from mini_fsod.data.text import shown
 from mini_fsod.errors import Problem, UserError
@@ -17,6 +17,22 @@ from mini_fsod.files import is_file, is_folder
 
 # Label Studio puts eight hexadecimal digits and a hyphen before the name of an uploaded picture
 UPLOAD = re.compile(r"^[0-9a-f]{8}-(?=.)")
+
+
+def placed(data: Dataset, path: Path, pictures: Path | None) -> tuple[Dataset, list[Problem]]:
+    """The data set of an export `path` with its pictures found, and the problems of that.
+
+    They are below the folder `pictures`, or beside the file.
+    """
+    if pictures is not None:
+        return with_pictures_in(data, pictures)
+    plain = tuple(PurePosixPath(name).name for name in data.files)
+    without_upload = tuple(UPLOAD.sub("", name) for name in plain)
+    for names in (data.files, plain, without_upload):
+        beside, files = locate_pictures(path, names)
+        if any(is_file(beside / name) for name in files[:TRIED]):
+            return replace(data, root=beside, files=files), []
+    return replace(data, root=path.parent), []
 
 
 def with_pictures_in(data: Dataset, folder: Path) -> tuple[Dataset, list[Problem]]:

@@ -59,8 +59,8 @@ def data_folder(path: Path) -> Path:
     return full.parent if full.name.lower() == "annotations" else folder
 
 
-def coco_files(folder: Path) -> tuple[dict[str, Path], list[str]]:
-    """{image set: COCO file} of a folder, and the names of other JSON files.
+def coco_files(folder: Path, without: Path | None = None) -> tuple[dict[str, Path], list[str]]:
+    """{image set: COCO file} of a folder, and the names of other JSON files, but for one file.
 
     Files that `mini` writes are neither: samples, and the output of `check` and `eval --json`.
     """
@@ -73,6 +73,7 @@ def coco_files(folder: Path) -> tuple[dict[str, Path], list[str]]:
     found = []
     for parent in (*(p for p in places if is_folder(p)), folder):
         found += [parent / n for n in listing(parent) if n.lower().endswith(".json")]
+    found = [p for p in found if without is None or real(p) != real(without)]
     kinds = {p: _kind(p) for p in found if not p.name.startswith(NOT_BOXES)}
     foreign = [p.relative_to(folder).as_posix() for p, kind in kinds.items() if kind == "foreign"]
     found = [p for p, kind in kinds.items() if kind == "coco"]

@@ -26,6 +26,7 @@ KINDS = {
     ),
     "box-no-area": ("remove the box", LEFT_OUT),
     "box-outside": ("clip the box to the picture", "clipped"),
+    "box-rotated": ("draw an upright box", LEFT_OUT),
     "box-shape": ("use four numbers", LEFT_OUT),
     "class-duplicate": ("use one name for a class", "merged under the name with the most boxes"),
     "data-too-large": ("split the data set", "left out from there on"),
@@ -69,15 +70,11 @@ KINDS = {
     "size-wrong": ("use the size of the picture; check its boxes too", TRUE_SIZE),
     "xml-broken": ("write the file again", LEFT_OUT),
     "xml-entities": ("remove the DOCTYPE", LEFT_OUT),
-    "xml-shape": ("write a VOC annotation", LEFT_OUT),
+    "xml-shape": ("write a VOC annotation, or export again", LEFT_OUT),
     "yaml-broken": ("correct it", LEFT_OUT),
-    "yaml-missing": ("write data.yaml", "the labels were not read"),
     "yaml-shape": ("write train:, val: and names:", LEFT_OUT),
 }
-UNREPAIRED = (
-    *("base-empty", "empty", "not-coco", "novel-empty", "novel-unknown", "set-leak"),
-    "yaml-missing",
-)
+UNREPAIRED = ("base-empty", "empty", "not-coco", "novel-empty", "novel-unknown", "set-leak")
 
 
 def outcome(problem: Problem) -> str:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
+from mini_fsod.data.archive import is_archive, unpacked
 from mini_fsod.data.check import box_problems, empty_problems
 from mini_fsod.data.coco import not_coco, read_coco
+from mini_fsod.data.cvat import cvat_file, is_cvat, read_cvat
 from mini_fsod.data.dataset import Dataset, ImageId, concatenated
-from mini_fsod.data.elsewhere import with_pictures_in
+from mini_fsod.data.elsewhere import placed, with_pictures_in
+from mini_fsod.data.fiftyone import SAMPLES, in_pixels, is_fiftyone, read_fiftyone
 from mini_fsod.data.folder import read_folder
+from mini_fsod.data.label_studio import is_label_studio, read_label_studio
 from mini_fsod.data.layout import (
     coco_files,
     data_folder,
@@ -26,18 +30,28 @@ from mini_fsod.data.layout import (
 from mini_fsod.data.pictures import is_picture
 from mini_fsod.data.text import shown
 from mini_fsod.data.voc import is_xml, other_folders, read_voc, voc_folders
-from mini_fsod.data.yolo import find_configs, missing_config, read_yolo
+from mini_fsod.data.yolo import find_configs, read_yolo
+from mini_fsod.data.yolo_exports import export_names
 from mini_fsod.errors import DataError, Problem, UserError, nearest
-from mini_fsod.files import is_file, is_folder, mode
+from mini_fsod.files import is_file, is_folder, mode, real
+
+Reader = Callable[[Path, str], tuple[Dataset, list[Problem]]]
 
 
-def read(path: Path, subset: str | None = None, root: Path | None = None) -> Dataset:
+def read(
+    path: Path,
+    subset: str | None = None,
+    root: Path | None = None,
+    without: Path | None = None,
+) -> Dataset:
     """A data set without problems, or a DataError with all of them.
+
+    `without` is a file of shots that may lie in its folder: it does not annotate the data.
 
     Boxes without area or outside the picture are allowed: metrics score them as they are, and
     training leaves them out with a note.
     """
-    data, problems = read_with_problems(path, subset, root)
+    data, problems = read_with_problems(path, subset, root, without)
     problems += [p for p in box_problems(data) if p.kind not in ("box-no-area", "box-outside")]
     problems = problems or empty_problems(data, name_of(path))
     if problems:
@@ -46,56 +60,80 @@ def read(path: Path, subset: str | None = None, root: Path | None = None) -> Dat
 
 
 def read_with_problems(
-    path: Path, subset: str | None = None, root: Path | None = None
+    path: Path,
+    subset: str | None = None,
+    root: Path | None = None,
+    without: Path | None = None,
 ) -> tuple[Dataset, list[Problem]]:
     """All that can be read, and the problems of the rest.
 
     `subset` is an image set, `root` the folder of the pictures where they do not lie with the
-    annotations. No pictures are opened, but for their headers in YOLO.
+    annotations. A .zip is unpacked into the cache. No pictures are opened, but for their headers
+    in YOLO and FiftyOne. `without` is an annotation file in the folder that is not read; if it is
+    the folder itself, only its pictures are read.
     """
     if not mode(path):
         raise UserError(
             f"{path}: no such file or folder, or no permission to read it.", "Check the path."
         )
+    if is_archive(path) and is_file(path):
+        path = unpacked(path, pictures=root is None)
     if is_folder(path):
-        data, problems = _read_folder(path, subset)
+        if without is not None and real(without) == real(path):
+            return read_folder(path)
+        data, problems = _read_folder(path, subset, root, without)
     else:
         data, problems = _read_file(path, root)
-    if root is not None:
-        _refuse_root(path, data)
-        if not is_sample(path):  # a sample has the names of the data that it was drawn from
-            data, ambiguous = with_pictures_in(data, root)
-            problems += ambiguous
+    if root is not None and data.kind == "folder":
+        raise UserError(
+            f"{path}: a folder of pictures without annotations; its pictures lie nowhere else.",
+            "Give the annotations, or name no other folder of pictures.",
+        )
+    if root is not None and data.root != root:
+        data, ambiguous = with_pictures_in(data, root)
+        problems += ambiguous
     if subset is not None and not (is_folder(path) and data.kind == "coco"):
         data = data.subset(subset)
     return data, problems
 
 
-def _refuse_root(path: Path, data: Dataset) -> None:
-    if data.kind == "folder":
-        raise UserError(
-            f"{path}: a folder of pictures without annotations; its pictures lie nowhere else.",
-            "Give the annotations, or name no other folder of pictures.",
-        )
-    if data.kind == "yolo":
-        raise UserError(
-            f"{path}: YOLO's boxes are shares of their pictures' sizes, so the pictures must be "
-            "below data.yaml.",
-            "Put them there (a link will do), and name no other folder of pictures.",
-        )
-
-
 def _read_file(path: Path, root: Path | None) -> tuple[Dataset, list[Problem]]:
     suffix = path.suffix.lower()
     if is_file(path) and suffix in (".yaml", ".yml"):
-        return read_yolo(path)
+        return read_yolo(path, root)
+    export = _export_reader(path) if is_file(path) and suffix in (".json", ".xml") else None
+    if export is not None:
+        return _read_export(export, path, path.name, root)
     if not is_file(path) or suffix != ".json":
-        fix = "Give a COCO .json, a YOLO data.yaml, or a folder with pictures."
+        fix = "Give a COCO .json, a .zip that a labelling tool exported, or a folder with pictures."
         raise UserError(f"{path}: not a data set.", fix)
     if root is None:
         return _read_located(path, path.name)
     data, problems = read_coco(path, path.name)
+    if not is_sample(path):  # a sample has the names of the data that it was drawn from
+        data, ambiguous = with_pictures_in(data, root)
+        problems += ambiguous
     return replace(data, root=root), problems
+
+
+def _export_reader(path: Path) -> Reader | None:
+    """The reader of a labelling tool's own format, if the file has one."""
+    if path.suffix.lower() == ".xml":
+        return read_cvat if is_cvat(path) else None
+    if is_fiftyone(path):
+        return read_fiftyone
+    return read_label_studio if is_label_studio(path) else None
+
+
+def _read_export(
+    reader: Reader, path: Path, file: str, pictures: Path | None
+) -> tuple[Dataset, list[Problem]]:
+    """A tool's own format: one file with all images, whose pictures are beside it or elsewhere."""
+    data, problems = reader(path, file)
+    data, ambiguous = placed(data, path, pictures)
+    if data.kind == "fiftyone":
+        data = in_pixels(data)
+    return data, [*problems, *ambiguous]
 
 
 def _read_located(path: Path, file: str) -> tuple[Dataset, list[Problem]]:
@@ -105,17 +143,27 @@ def _read_located(path: Path, file: str) -> tuple[Dataset, list[Problem]]:
     return replace(data, root=folder, files=files), problems
 
 
-def _read_folder(path: Path, subset: str | None) -> tuple[Dataset, list[Problem]]:
+def _read_folder(
+    path: Path, subset: str | None, root: Path | None, without: Path | None
+) -> tuple[Dataset, list[Problem]]:
+    """`root` is the folder of the pictures, if they lie elsewhere: YOLO needs their sizes."""
     names = listing(path)
+    if without is not None and real(without).parent == real(path):
+        names = [name for name in names if name != without.name]
     years = voc_folders(path)
     if not years and "VOCdevkit" in names and is_folder(path / "VOCdevkit"):
-        return _read_folder(path / "VOCdevkit", subset)
+        return _read_folder(path / "VOCdevkit", subset, root, without)
     if years:
         return read_voc(path, years)
     usual_names = [n for n in names if n.lower() in ("data.yaml", "data.yml", "dataset.yaml")]
     if usual_names:
-        return read_yolo(path / usual_names[0])
-    files, foreign = coco_files(path)
+        return read_yolo(path / usual_names[0], root)
+    export = _find_export(path, names)
+    if export is not None:
+        reader = _export_reader(export)
+        assert reader is not None
+        return _read_export(reader, export, export.name, root or path)
+    files, foreign = coco_files(path, without)
     if files:
         return _with_note(foreign, *_read_coco_files(data_folder(path), files, subset))
     years = other_folders(path)
@@ -126,11 +174,11 @@ def _read_folder(path: Path, subset: str | None) -> tuple[Dataset, list[Problem]
         return _with_note(foreign, *read_voc(folder, years))
     others = find_configs(path, names)
     if len(others) == 1:
-        return read_yolo(path / others[0])
+        return read_yolo(path / others[0], root)
+    without_config = export_names(path, names)
+    if without_config is not None:
+        return read_yolo(without_config, root)
     data, problems = read_folder(path)
-    missing = missing_config(path, names)
-    if missing is not None:
-        return replace(data, notes=()), [*problems, missing]
     if foreign:
         problem = not_coco(foreign[0], others=len(foreign) - 1)
         return replace(data, notes=()), [*problems, problem]
@@ -141,6 +189,17 @@ def _read_folder(path: Path, subset: str | None) -> tuple[Dataset, list[Problem]
             "Give a COCO, VOC or YOLO data set, or a folder of pictures.",
         )
     return data, problems
+
+
+def _find_export(folder: Path, names: Sequence[str]) -> Path | None:
+    """The file of CVAT, FiftyOne or Label Studio in a folder, where there is no other .json."""
+    cvat = cvat_file(folder, names)
+    if cvat is not None:
+        return cvat
+    if SAMPLES in names and is_fiftyone(folder / SAMPLES):
+        return folder / SAMPLES
+    lists = [folder / n for n in names if n.lower().endswith(".json")]
+    return lists[0] if len(lists) == 1 and is_label_studio(lists[0]) else None
 
 
 def _with_note(

@@ -21,6 +21,7 @@ from mini_fsod.data.check import (
 from mini_fsod.data.dataset import Bools, Dataset
 from mini_fsod.data.pictures import stays_inside
 from mini_fsod.data.problems import outcome
+from mini_fsod.data.subsets import image_sets
 from mini_fsod.data.text import shown
 from mini_fsod.data.write import write_coco
 from mini_fsod.errors import Problem, UserError
@@ -176,20 +177,12 @@ def _unwritable(out: Path, error: Exception) -> UserError:
 def _write_annotations(out: Path, data: Dataset, labels: LabelMap) -> None:
     info = {"description": "repaired by `mini check --fix`"}
     first = 1
-    for name in _image_sets(data):
+    for name in image_sets(data):
         subset = data.subset(name)
         write_coco(out / "annotations" / f"{name}.json", subset, labels, info, first)
         first += len(subset)
     if first == 1:
         write_coco(out / "annotations.json", data, labels, info)
-
-
-def _image_sets(data: Dataset) -> list[str]:
-    """The image sets with images; without VOC's train and val if trainval contains them."""
-    names = [n for n, images in data.subsets.items() if "/" not in n and len(images)]
-    whole = data.subsets.get("trainval", ())
-    parts = [n for n in names if n in ("train", "val") and np.isin(data.subsets[n], whole).all()]
-    return [n for n in names if n not in parts]
 
 
 def changes(problems: Sequence[Problem], data: Dataset, done: Repair) -> list[str]:

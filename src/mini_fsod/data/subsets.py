@@ -20,6 +20,14 @@ def training_part(data: Dataset) -> str | None:
     return named[0] if len(named) == 1 else None
 
 
+def image_sets(data: Dataset) -> list[str]:
+    """The image sets with images; without VOC's train and val if trainval contains them."""
+    names = [n for n, images in data.subsets.items() if "/" not in n and len(images)]
+    whole = data.subsets.get("trainval", ())
+    parts = [n for n in names if n in ("train", "val") and np.isin(data.subsets[n], whole).all()]
+    return [n for n in names if n not in parts]
+
+
 def testing_part(data: Dataset) -> str | None:
     """The image set to score on by default: test, else val, if it has boxes; or None."""
     boxes = np.diff(data.offsets)

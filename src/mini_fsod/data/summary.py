@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from mini_fsod.data.dataset import Dataset
-from mini_fsod.data.subsets import base_set, hidden_boxes, is_of, is_target
+from mini_fsod.data.subsets import base_set, hidden_boxes, image_sets, is_of, is_target
 from mini_fsod.errors import Problem, UserError
 from mini_fsod.labels import LabelMap, label_map, novel_names
 
 
 def split_classes(
-    data: Dataset, split: str | None, novel: str | None, name: str, readable: bool
+    data: Dataset, split: str | None, novel: Sequence[str] | None, name: str, readable: bool
 ) -> tuple[LabelMap, list[Problem]]:
     """The label map of `--split` or `--novel`; unknown or empty novel classes become problems.
 
     With an unknown novel class, all classes are base. `readable`: reading the data gave no problem.
     """
     try:
-        novel_names(split, novel)
+        novel_names(split, novel, data.classes)
         if not data.classes and not readable:
             return LabelMap((), ()), []  # the data could not be read: its classes are not known
         labels = label_map(data.classes, split, novel)
@@ -72,6 +73,7 @@ def summarize(
         side = np.sqrt(np.maximum(boxes.xywh[:, 2] * boxes.xywh[:, 3], 0))
     finite = np.isfinite(side)
     mineable = hidden_boxes(training, labels)
+    sets = {name: data.subsets[name] for name in image_sets(data)}
     classes = {}
     for name in labels.classes:
         mask = is_of(data, (name,))
@@ -81,6 +83,7 @@ def summarize(
             "boxes": int(mask.sum()),
             "difficult": int(boxes.difficult[mask].sum()),
             "crowd": int((boxes.crowd | boxes.ignore)[mask].sum()),
+            "boxes_of_sets": {n: int(np.isin(boxes.image[mask], i).sum()) for n, i in sets.items()},
             "median_side": float(np.median(side[mask & finite])) if (mask & finite).any() else None,
         }
         if name in mineable:

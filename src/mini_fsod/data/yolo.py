@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -24,6 +23,7 @@ from mini_fsod.data.pictures import (
 )
 from mini_fsod.data.problems import Report
 from mini_fsod.data.text import is_text, number, read_text, shown
+from mini_fsod.data.yolo_exports import NAMES, export_table, labels_elsewhere
 from mini_fsod.errors import Problem, nearest
 from mini_fsod.files import is_file, is_folder, real
 from mini_fsod.limits import (
@@ -49,37 +49,45 @@ class LabelRow(NamedTuple):
     polygon: bool
 
 
-def read_yolo(config: Path) -> tuple[Dataset, list[Problem]]:
+def read_yolo(config: Path, pictures: Path | None = None) -> tuple[Dataset, list[Problem]]:
     """All pictures of all image sets. A picture without a text file has no objects, as in YOLO.
 
-    Coordinates are shares of the picture's size, so every picture's header is read.
+    `config` is data.yaml, or the file of class names of an export without it. Coordinates are
+    shares of the picture's size, so every picture's header is read. With `pictures`, the folder of
+    pictures that are not below data.yaml, there is one for each label file, and no image sets.
     """
     root = config.parent
     report = Report(config.name)
-    table = _read_config(config, report)
+    table = (export_table if config.name in NAMES else _read_config)(config, report)
     readable = not report.kept
     names = _class_names(table, report) if readable else {}
     unread: set[str] = set()  # pictures of unsupported formats
-    sets = {
-        key: list(dict.fromkeys(_pictures(root, table, key, report, unread)))
-        for key in SETS
-        if table.get(key, "") not in NOTHING
-    }
-    if readable and not sets:
-        report("yaml-shape", "", "no image sets", "add train: images/train, val: images/val")
-    index = {f: i for i, f in enumerate(dict.fromkeys(f for part in sets.values() for f in part))}
-    files = tuple(index)
+    sets: dict[str, list[str]] = {}
+    if pictures is not None:
+        files, sources = map(tuple, labels_elsewhere(root, pictures, report))
+    else:
+        sets = {
+            key: list(dict.fromkeys(_pictures(root, table, key, report, unread)))
+            for key in SETS
+            if table.get(key, "") not in NOTHING
+        }
+        if readable and not sets:
+            report("yaml-shape", "", "no image sets", "add train: images/train, val: images/val")
+        files = tuple(dict.fromkeys(f for part in sets.values() for f in part))
+        sources = tuple(map(label_file, files))
+    index = {f: i for i, f in enumerate(files)}
+    folder = pictures or root
     sizes = np.zeros((len(files), 2), dtype=np.int64)
     images, labels, lines, xywh = array("q"), array("q"), array("q"), array("d")
     has_polygons = False
     label_of = {number: c for c, number in enumerate(names)}
     unlabelled: list[str] = []
-    for i, found in enumerate(picture_sizes([root / f for f in files])):
+    for i, found in enumerate(picture_sizes([folder / f for f in files])):
         if isinstance(found, PictureError):
             continue  # `picture_problems` reports it; without a size its boxes mean nothing
         sizes[i] = drawn_size(*found)
-        text = _label_lines(root, files[i], report, unlabelled)
-        for row in _boxes(text, names, sizes[i].tolist(), report, files[i]):
+        text = _label_lines(root, files[i], sources[i], report, unlabelled)
+        for row in _boxes(text, names, sizes[i].tolist(), report, sources[i]):
             images.append(i)
             labels.append(label_of[row.number])
             lines.append(row.line)
@@ -92,7 +100,7 @@ def read_yolo(config: Path) -> tuple[Dataset, list[Problem]]:
     ids, short_ids = unique_ids(files)
     data = Dataset(
         kind="yolo",
-        root=root,
+        root=folder,
         classes=tuple(names.values()),
         category_ids=tuple(names),
         ids=ids,
@@ -105,7 +113,7 @@ def read_yolo(config: Path) -> tuple[Dataset, list[Problem]]:
             np.array(labels, dtype=np.int64),
             record=np.array(lines, dtype=np.int64),
         ),
-        sources=tuple(map(label_file, files)),
+        sources=sources,
         unread=("polygons (their boxes are)",) if has_polygons else (),
         subsets={k: np.array([index[f] for f in part], dtype=np.int64) for k, part in sets.items()},
         notes=_unlabelled_note(unlabelled, len(files)) + unread_formats(unread),
@@ -129,22 +137,6 @@ def find_configs(folder: Path, names: Sequence[str]) -> list[str]:
     return [n for n, table in tables.items() if "names" in table and set(SETS) & set(table)]
 
 
-def missing_config(folder: Path, names: Sequence[str]) -> Problem | None:
-    """A problem if only data.yaml is missing, as in Label Studio's export."""
-    if not {"classes.txt", "images", "labels"} <= set(names):
-        return None
-    try:
-        text = read_text(folder / "classes.txt", YAML_BYTES)
-    except OSError:
-        text = ""
-    classes = [line.strip() for line in text.splitlines() if line.strip()]
-    listed = json.dumps(classes, ensure_ascii=False)
-    listed = listed if classes and len(listed) < 1000 else "[the lines of classes.txt]"
-    fix = f"write it, with the lines `train: images` and `names: {listed}`"
-    what = "missing; images/, labels/ and classes.txt exist, but no image sets are named"
-    return Problem("yaml-missing", "data.yaml", "", what, fix)
-
-
 def label_file(picture: str) -> str:
     """images/train/a.jpg -> labels/train/a.txt: the last folder called images becomes labels."""
     before, images, after = f"/{picture}".rpartition("/images/")
@@ -152,7 +144,7 @@ def label_file(picture: str) -> str:
     return str(PurePosixPath(path.removeprefix("/")).with_suffix(".txt"))
 
 
-def _read_config(path: Path, report: Report) -> dict[Any, Any]:
+def _read_config(path: Path, report: Report) -> Mapping[Any, Any]:
     try:
         table = parse_yaml(read_text(path, YAML_BYTES))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -277,9 +269,10 @@ def _find_below(root: Path, base: str, entry: str) -> Path | None:
     return None
 
 
-def _label_lines(root: Path, picture: str, report: Report, unlabelled: list[str]) -> list[str]:
+def _label_lines(
+    root: Path, picture: str, file: str, report: Report, unlabelled: list[str]
+) -> list[str]:
     """The lines of a picture's text file; a picture without one is added to `unlabelled`."""
-    file = label_file(picture)
     try:
         return read_text(root / file, LABEL_BYTES).splitlines()
     except FileNotFoundError:
@@ -295,11 +288,10 @@ def _boxes(
     names: Mapping[int, str],
     size: Sequence[int],
     report: Report,
-    picture: str,
+    file: str,
 ) -> Iterator[LabelRow]:
     """The boxes of a picture of this size: a box or a polygon in each line."""
     width, height = size
-    file = label_file(picture)
     count = 0
     for n, line in enumerate(lines, start=1):
         words = line.split()

@@ -277,6 +277,15 @@ def default_normalisation(name: str) -> Normalisation:
     return IMAGENET if known is None else Normalisation(tuple(known.mean), tuple(known.std))
 
 
+def check_backbone(name: str) -> None:
+    """Refuse a backbone that neither torchvision nor timm knows, before anything is computed."""
+    if name not in (*RESNETS, NARROW):
+        try:
+            import_timm(name)
+        except UserError as error:
+            raise UserError(f"detector.backbone: {error.what}", error.fix) from error
+
+
 def import_timm(name: str) -> Any:
     """The package timm, for a model that is not torchvision's.
 
@@ -287,7 +296,8 @@ def import_timm(name: str) -> Any:
         import timm.layers
     except ImportError as error:
         raise UserError(
-            f'"{name}" is no ResNet of torchvision; timm, which may know it, is not installed.',
+            f'"{name}" is no ResNet of torchvision; timm, which may know it, is not installed.'
+            f"{nearest(name, RESNETS)}",
             "Run: pip install 'mini-fsod[timm]', or use resnet18, 34, 50, 101 or 152.",
         ) from error
     model = name[:200].split(".")[0]

@@ -95,7 +95,7 @@ class Regions(NamedTuple):
 class RoIOutputs(NamedTuple):
     """The outputs of the heads for R regions, float32."""
 
-    logits: Tensor  # (..., R, 1 + C): the background, then the classes
+    logits: Tensor  # (..., R, 1 + N + C): the background, N negatives, then the classes
     deltas: Tensor  # (..., R, C, 4)
     iou: Tensor | None  # (..., R): logit of the predicted IoU
 

@@ -16,18 +16,24 @@ from urllib.request import Request, urlopen
 
 import torch
 
+from mini_fsod.config.values import TORCHVISION
 from mini_fsod.detector.weights import first_line
 from mini_fsod.errors import UserError
-from mini_fsod.files import is_file
+from mini_fsod.files import digest, is_file
 
 SECONDS = 4  # for the first answer of a server
 HUB_FILES = ("model.safetensors", "pytorch_model.bin")  # in a repository of Hugging Face
 
 
-def fetch_torchvision(name: str, url: str) -> Path:
-    """The file of a URL in torch's cache, downloaded and its hash checked if it is not there."""
+def fetch_torchvision(name: str, url: str, checked: bool = False) -> Path:
+    """The file of a URL in torch's cache, downloaded and its hash checked if it is not there.
+
+    `checked`: the hash of a file that is there is checked too; somebody may have put it there.
+    """
     path = Path(torch.hub.get_dir()) / "checkpoints" / Path(urlparse(url).path).name
     if is_file(path):
+        if checked:
+            _check_hash(path, url)
         return path
     try:
         _refuse_silence(url)
@@ -36,7 +42,7 @@ def fetch_torchvision(name: str, url: str) -> Path:
         prefix = known.group(1) if known else None
         torch.hub.download_url_to_file(url, str(path), prefix, progress=False)
     except (OSError, RuntimeError) as error:
-        raise _not_fetched(name, url, error) from error
+        raise _not_fetched(name, url, error, path.parent) from error
     return path
 
 
@@ -72,12 +78,26 @@ def fetch_timm(name: str, known: Any) -> Path:
         raise _not_fetched(name, url, error) from error
 
 
-def _not_fetched(name: str, url: str, error: Exception) -> UserError:
-    return UserError(
-        f"The weights of {name} could not be downloaded: {first_line(error)}.",
-        f"Fetch {url} on another computer, copy it here, and give its path: detector.weights=FILE "
-        f"for the detector, discriminator.weights={name}:FILE for a discriminator.",
-    )
+def _check_hash(path: Path, url: str) -> None:
+    """A UserError where the file's SHA-256 does not begin as its name says."""
+    known = torch.hub.HASH_REGEX.search(path.name)
+    if known and not digest(path).startswith(known.group(1)):
+        raise UserError(
+            f"{path}: incomplete or changed: its SHA-256 does not begin with {known.group(1)}.",
+            f"Delete it, and fetch {url} again.",
+        )
+
+
+def _not_fetched(name: str, url: str, error: Exception, cache: Path | None = None) -> UserError:
+    if name.startswith(TORCHVISION):
+        fix = f"Fetch {url} on another computer, and put the file into {cache}."
+    else:
+        fix = (
+            f"Fetch {url} on another computer, copy it here, and give its path: "
+            f"detector.weights=FILE for the detector, discriminator.weights={name}:FILE for a "
+            "discriminator."
+        )
+    return UserError(f"The weights of {name} could not be downloaded: {first_line(error)}.", fix)
 
 
 def _refuse_silence(url: str) -> None:

@@ -44,14 +44,17 @@ def roi_losses(
     weights: Weights,
     beta: float,
     gamma: float = 0.0,
+    negatives: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Cross-entropy over background and classes, and smooth-L1 of the true class's box.
 
     outputs (B, S, ...) and regions (B, S, ...) are of the same RoIs. With `gamma` the focal loss
     (1 - p)^gamma x cross-entropy, where p is the probability of the true row (Unbiased Teacher).
+    The first class's row comes behind the background's and so many `negatives`.
     """
     label = targets.labels.gather(1, regions.box)
-    row = torch.where(regions.positive, label + 1, 0)  # row 0 of the classifier: background
+    # row 0 of the classifier: background
+    row = torch.where(regions.positive, label + 1 + negatives, 0)
     entropy = F.cross_entropy(outputs.logits.flatten(0, 1), row.flatten(), reduction="none")
     if gamma:
         # -expm1(-e) is 1 - p; at p = 1 the gradient of a power below 1 would be infinite

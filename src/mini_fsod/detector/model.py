@@ -2,7 +2,8 @@
 
 Classes. Labels are 0 .. C-1, in the order of the label map. The background has no label: it is row
 0 of the classifier, class c is row c + 1; the box predictor has rows for the classes only. So a new
-class is a row at the end of both. Only `predict` uses torchvision's labels, which start at 1.
+class is a row at the end of both. Rows of classes that are known but not reported (`negatives` of
+the settings) lie between the two. Only `predict` uses torchvision's labels, which start at 1.
 
 Images. A batch is images (B, 3, H, W) on one canvas, RGB, uint8 0..255 or float 0..1, and sizes
 (B, 2), height and width of each image, which lies in the upper left corner. H and W are multiples
@@ -90,7 +91,9 @@ class Detector(nn.Module):
         per_cell = len(settings.rpn.ratios) * len(settings.rpn.anchor_sizes[0])
         self.rpn_head = RPNHead(settings.channels, per_cell, settings.rpn.convs)
         self.box_head = BoxHead(settings.channels, roi.size, roi.convs, roi.layers, roi.width)
-        self.predictor = Predictor(roi.width, settings.num_classes, settings.classifier)
+        self.predictor = Predictor(
+            roi.width, settings.num_classes, settings.classifier, settings.negatives
+        )
         self.iou_branch = (
             IoUBranch(settings.channels, roi.size, roi.width) if settings.iou_branch else None
         )
@@ -205,7 +208,13 @@ class Detector(nn.Module):
         """Losses of the heads; takes no images, so outputs may come from cached features."""
         roi = self.settings.roi
         classifier, box = roi_losses(
-            outputs, regions, targets, roi.box_weights, roi.beta, roi.focal_gamma
+            outputs,
+            regions,
+            targets,
+            roi.box_weights,
+            roi.beta,
+            roi.focal_gamma,
+            self.settings.negatives,
         )
         losses = {"loss_classifier": classifier, "loss_box_reg": box}
         if self.iou_branch is not None:
@@ -245,7 +254,7 @@ class Detector(nn.Module):
         boxes = decode_boxes(deltas, proposals.boxes[:, :, None], self.settings.roi.box_weights)
         return ScoredProposals(
             proposals,
-            scores.softmax(-1)[..., 1:],
+            scores.softmax(-1)[..., 1 + self.settings.negatives :],
             clip(boxes, sizes),
             None if iou is None else iou.sigmoid(),
         )

@@ -59,26 +59,32 @@ class CosineClassifier(nn.Module):
 class Predictor(nn.Module):
     """Class logits and class-specific boxes.
 
-    Rows of `classifier`: the background, then the classes. Rows of `boxes`: four per class. New
-    classes are rows appended to both. Always float32: bfloat16 rounds logits near 16 to 0.06, so
-    that scores would tie.
+    Rows of `classifier`: the background, further `negatives` that count as background, then the
+    classes. Rows of `boxes`: four per class. New classes are rows appended to both. Always float32:
+    bfloat16 rounds logits near 16 to 0.06, so that scores would tie.
     """
 
-    def __init__(self, width: int, num_classes: int, classifier: Classifier) -> None:
+    def __init__(
+        self, width: int, num_classes: int, classifier: Classifier, negatives: int = 0
+    ) -> None:
         super().__init__()
         self.classifier: nn.Module
+        rows = 1 + negatives + num_classes
         if classifier == "linear":
-            self.classifier = nn.Linear(width, 1 + num_classes)
+            self.classifier = nn.Linear(width, rows)
             nn.init.zeros_(self.classifier.bias)
         else:
-            self.classifier = CosineClassifier(width, 1 + num_classes)
+            self.classifier = CosineClassifier(width, rows)
         self.boxes = nn.Linear(width, 4 * num_classes)
         nn.init.normal_(self.classifier.weight, std=0.01)
         nn.init.normal_(self.boxes.weight, std=0.001)
         nn.init.zeros_(self.boxes.bias)
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits (R, 1 + C) and deltas (R, C, 4) of vectors (R, width). R = 0 is fine."""
+        """Logits (R, 1 + N + C) and deltas (R, C, 4) of vectors (R, width); N negatives.
+
+        R = 0 is fine.
+        """
         with torch.autocast(hidden.device.type, enabled=False):
             hidden = hidden.float()
             deltas = self.boxes(hidden)

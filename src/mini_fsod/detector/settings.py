@@ -113,6 +113,8 @@ class DetectorSettings:
     backbone: BackboneSettings = BackboneSettings()
     channels: Size = 256  # of the feature pyramid
     classifier: Classifier = "linear"
+    # further rows of the classifier that count as background: classes it knows but does not report
+    negatives: Number = 0
     iou_branch: bool = False
     nms_rounds: Number = 12
     rpn: RPNSettings = RPNSettings()

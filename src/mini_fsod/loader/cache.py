@@ -51,11 +51,6 @@ class Pictures:
         return Pictures(tuple(files), self.pixels, self.offset[i], self.stored[i], self.sizes[i])
 
 
-def default_cache_folder() -> Path:
-    """The folder of caches unless data.cache names another."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mini"
-
-
 def image_sizes(data: Dataset) -> Ints:
     """(I, 2) height and width of each picture: as declared, else from the picture's header."""
     sizes = data.sizes[:, ::-1].copy()
@@ -98,6 +93,11 @@ def cached_pictures(
             if not target.exists():
                 _write(data, target, short, long, workers or cores(), progress)
     return _open(data, target)
+
+
+def is_cached(data: Dataset, folder: Path, short: int, long: int) -> bool:
+    """Whether these pictures are decoded in `folder` already."""
+    return (folder / f"pictures-{_key(data, short, long)}").exists()
 
 
 def _remove_leftovers(folder: Path) -> None:

@@ -10,7 +10,8 @@ from torch import Tensor
 from mini_fsod import console
 from mini_fsod.config.schema import Config
 from mini_fsod.data.dataset import Dataset
-from mini_fsod.loader.cache import Pictures, cached_pictures, default_cache_folder, image_sizes
+from mini_fsod.files import default_cache_folder
+from mini_fsod.loader.cache import Pictures, cached_pictures, image_sizes
 from mini_fsod.loader.resident import pixels_on_device
 from mini_fsod.loader.schedule import reduced
 

@@ -28,15 +28,22 @@ from mini_fsod.data.subsets import (
 )
 from mini_fsod.detector.model import Detector
 from mini_fsod.errors import UserError
+from mini_fsod.eval.detections import DatasetDetections
 from mini_fsod.eval.inference import detect_all
 from mini_fsod.eval.score import score
 from mini_fsod.files import real
-from mini_fsod.labels import LabelMap, split_by_name, split_by_novel
+from mini_fsod.labels import (
+    LabelMap,
+    refuse_other_spellings,
+    split_by_name,
+    split_by_novel,
+)
 from mini_fsod.loader import device_cache
 from mini_fsod.loader.cache import image_sizes
 from mini_fsod.loader.resident import Annotations, Batch, Resident
 from mini_fsod.loader.schedule import Plan, Schedule, each_once, reduced
 from mini_fsod.loader.stream import Stream
+from mini_fsod.runs.given import given_classes, refuse_shared_classes
 from mini_fsod.runs.shots import (
     boxes_per_class,
     drawn_shots,
@@ -93,7 +100,8 @@ class RunData:
     def whole(self) -> Dataset:
         """The data set as read, with all its image sets and classes."""
         assert self._config.data.root is not None  # `Config.ready` refuses it
-        data = _read(self._config.data.root, self._config.data.pictures)
+        config = self._config
+        data = _read(config.data.root, config.data.pictures, config.shots.file)
         for line in data.notes:
             console.note(line)
         return data
@@ -105,7 +113,21 @@ class RunData:
         if {*config.novel} - {*classes} and self._config.shots.file is not None:
             classes = tuple(dict.fromkeys((*classes, *self._shot_file.classes)))
         by_name = split_by_name(config.split, classes) if config.split else None
-        return _without_empty(by_name or split_by_novel(config.novel, classes), self.whole)
+        labels = by_name or split_by_novel(config.novel, classes)
+        given = given_classes(self._config.base)
+        if given is None:
+            return _without_empty(labels, self.whole)
+        assert self._config.base.checkpoint is not None
+        refuse_shared_classes(given, labels.novel, self._config.base.checkpoint)
+        if by_name is not None:
+            return by_name  # the detector must have its base classes
+        left_out = [name for name in labels.base if name not in given]
+        if left_out:
+            console.note(
+                f"classes left out, which are neither new nor known to the given detector: "
+                f"{', '.join(left_out)}"
+            )
+        return LabelMap(given, labels.novel)
 
     @cached_property
     def test(self) -> Dataset | None:
@@ -166,17 +188,23 @@ class RunData:
     def _shot_file(self) -> Dataset:
         config = self._config.shots
         assert config.file is not None
-        return read_shot_file(config.file, self.whole, config.root)
+        shots = read_shot_file(config.file, self.whole, config.root)
+        refuse_other_spellings(config.file, shots.classes, self.whole.classes)
+        return shots
 
     @cached_property
     def shots_per_class(self) -> int:
         """K: `shots.k`, or the least number of shots that a file has of a novel class."""
         config = self._config.shots
         if config.file is None:
+            assert config.k is not None  # `Shots` refuses it
             return config.k
         k = int(boxes_per_class(self.shots)[len(self.labels.base) :].min())
-        if k != config.k:
-            console.note(f"{config.file} has {k} boxes per class: shots.k={config.k} has no effect")
+        if config.k is not None and k > config.k:
+            console.note(
+                f"{config.file} has {k} boxes of each class, and all are used: shots.k={config.k} "
+                "has no effect"
+            )
         return k
 
     def digest_of(self, part: str) -> str | None:
@@ -204,6 +232,12 @@ class RunData:
         """
         targets = Annotations.of(data.boxes, len(data), is_target(data))
         more = [Annotations.of(boxes, len(data), scores=scores) for boxes, scores in also]
+        return self.source(data, targets, more)
+
+    def source(
+        self, data: Dataset, targets: Annotations, more: Sequence[Annotations]
+    ) -> tuple[Batches, Ints]:
+        """`batches` from padded boxes: pictures from the device's memory, or decoded as needed."""
         # shots of a file, and extra pictures to mine, may lie outside the data's folder
         inside = data.root == self.whole.root and set(data.files) <= set(self.whole.files)
         everything = self.whole if inside else data
@@ -252,22 +286,31 @@ class RunData:
 
     def score(self, detector: Detector, labels: LabelMap, bf16: bool) -> dict[str, Any]:
         """The detector's scores on the test set, as `eval.score.score` gives them."""
-        metric, views = self._config.data.metric, self._config.views
+        metric = self._config.data.metric
         if self.test is None:
             nothing = dict.fromkeys(("nAP50", "bAP50", "AP50", "test_set"))
             return {"metric": metric, **nothing, "per_class": {}, "images": 0, "detections": 0}
         data = arranged(self.test, labels)
-        batches, sizes = self.batches(data)
-        size = TEST_BATCH.get(self._device.type, TEST_BATCH_ELSEWHERE)
-        plans = each_once(sizes, size, views.test, views.long)
-        with console.progress("testing", len(plans)) as report:
-            found = detect_all(detector, counted(batches, report), plans, self._device, bf16)
+        found = self.detections(detector, data, bf16)
         return score(data, found, labels, metric) | {"test_set": self.test.digest}
+
+    def detections(self, detector: Detector, data: Dataset, bf16: bool) -> DatasetDetections:
+        """What the detector finds in a data set, at the size of tests."""
+        batches, sizes = self.batches(data)
+        plans = self.test_plans(sizes)
+        with console.progress("testing", len(plans)) as report:
+            return detect_all(detector, counted(batches, report), plans, self._device, bf16)
+
+    def test_plans(self, sizes: Ints) -> list[Plan]:
+        """The batches of a test, for pictures of sizes (I, 2)."""
+        size = TEST_BATCH.get(self._device.type, TEST_BATCH_ELSEWHERE)
+        views = self._config.views
+        return each_once(sizes, min(size, len(sizes)), views.test, views.long)
 
 
 @lru_cache(maxsize=1)  # the runs of a study, one after another, share it
-def _read(root: Path, pictures: Path | None) -> Dataset:
-    return read(root, root=pictures)
+def _read(root: Path, pictures: Path | None, shots: Path | None) -> Dataset:
+    return read(root, root=pictures, without=shots)
 
 
 def inputs_from(batches: Batches, device: torch.device) -> InputsOf:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mini_fsod.config.schema import STAGES, Config, Training
+from mini_fsod.config.values import torchvision_name
 from mini_fsod.files import digest, is_file
 from mini_fsod.runs.pool import EXTRA_POOL, mined_folder
 
@@ -26,6 +27,7 @@ SCAN_KEYS = (
 )  # fmt: skip
 # Likewise of the section `discriminator`; whiten and refine are read by `mine` alone
 DISCRIMINATOR_SCAN_KEYS = ("weights", "short", "crop", "caffe")
+NOT_TRAINED = ("checkpoint", "save_seconds", "drop", "sure")  # change no training of their stage
 ONLINE_MINE_KEYS = ("images", "drop_on_base", "drop_nested")  # of `mine`, read by `online` too
 
 
@@ -120,10 +122,18 @@ def _given(path: Path, stage: str, content: Content) -> str | None:
     return content.file(checkpoint.find(path, stage))
 
 
+def _given_base(path: Path, content: Content) -> str | None:
+    """A detector of torchvision's is its name: the file's hash is a part of it."""
+    if torchvision_name(path) is not None:
+        return content.file(str(path))
+    return _given(path, "base", content)
+
+
 def _base(config: Config, content: Content) -> dict[str, Any]:
     if config.base.checkpoint is not None:
         return {
-            "checkpoint": _given(config.base.checkpoint, "base", content),
+            "checkpoint": _given_base(config.base.checkpoint, content),
+            "drop": config.base.drop,
             "detector": _detector(config, content),
         }
     return {
@@ -227,7 +237,7 @@ _DEPENDS: dict[str, Callable[[Config, Content], dict[str, Any]]] = {
 
 def _training(section: Training) -> dict[str, Any]:
     """The keys of a stage that trains; how often it saves its state changes nothing."""
-    keys = section.model_dump(mode="json", exclude={"checkpoint", "save_seconds", "bf16"})
+    keys = section.model_dump(mode="json", exclude={*NOT_TRAINED, "bf16"})
     return keys | {"rate": section.learning_rate, "bf16": str(section.bf16)}
 
 

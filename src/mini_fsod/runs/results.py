@@ -36,7 +36,7 @@ def write_results(
     stages: Mapping[str, Figures],
     keys: Mapping[str, str],
     pool: Figures,
-    shots: int,
+    shots: int | None,
     command: str,
     device: str,
 ) -> dict[str, Any]:

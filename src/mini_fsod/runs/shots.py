@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from mini_fsod.data.official_shots import choose_shots, official_lists
 from mini_fsod.data.read import read
 from mini_fsod.data.shots import balanced_set, box_sides, draw_shots, tiny_shots
 from mini_fsod.data.subsets import arranged, is_target, renamed_as_in, united
+from mini_fsod.data.text import shown
 from mini_fsod.errors import UserError, nearest
 from mini_fsod.files import is_file
 from mini_fsod.labels import LabelMap
@@ -26,12 +28,14 @@ TINY = 2
 
 
 def read_shot_file(file: Path, whole: Dataset, pictures: Path | None) -> Dataset:
-    """The data set in `shots.file`, with its own image names; `pictures` is `shots.root`.
+    """The pictures with boxes in `shots.file`, with its own names; `pictures` is `shots.root`.
 
     Without it, a file written by `mini sample` names pictures below the folder of the data; in any
-    other, they lie beside the file.
+    other, they lie beside the file. Pictures without boxes are left out: exports list all that were
+    uploaded.
     """
-    return read(file, root=pictures or (whole.root if is_sample(file) else None))
+    data = read(file, root=pictures or (whole.root if is_sample(file) else None))
+    return data.select(np.unique(data.boxes.image))
 
 
 def drawn_shots(
@@ -41,6 +45,7 @@ def drawn_shots(
 
     `part` is the name of the image set that `train` is taken from.
     """
+    assert config.k is not None  # `Shots` refuses it without a file
     if config.official is None:
         data = train if config.subset is None else whole.subset(config.subset)
         chosen = draw_shots(data, labels, config.k, config.seed, config.subset or part, whole)
@@ -74,6 +79,7 @@ def shots_from_file(
             f"{config.file}: no shots of {', '.join(missing_novel)}. Its classes: {known}.{hint}",
             "Use the same class names in data.novel and in the file, or sample again.",
         )
+    _refuse_fewer_than(config, counts[len(labels.base) :], labels.novel)
     if not missing:
         return shots
     k = int(counts[len(labels.base) :].min())
@@ -82,6 +88,17 @@ def shots_from_file(
     )
     drawn = draw_shots(train, LabelMap(tuple(missing), ()), k, config.seed, part, whole)
     return united(shots, arranged(balanced_set(train, drawn), labels))
+
+
+def _refuse_fewer_than(config: Shots, counts: Ints, novel: Sequence[str]) -> None:
+    """A file with fewer boxes of a novel class than the user's K."""
+    short = [f"{shown(n)} has {c}" for n, c in zip(novel, counts.tolist(), strict=True)
+             if config.k is not None and c < config.k]  # fmt: skip
+    if short:
+        raise UserError(
+            f"{config.file}: fewer boxes than shots.k={config.k}: {', '.join(short)}.",
+            f"Add boxes, or set shots.k to {counts.min()}, the least of a class.",
+        )
 
 
 def boxes_per_class(shots: Dataset) -> Ints:

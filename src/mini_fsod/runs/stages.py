@@ -16,6 +16,7 @@ from mini_fsod import checkpoint, console
 from mini_fsod.config.load import for_folder
 from mini_fsod.config.schema import STAGES, TRAINED, Config
 from mini_fsod.data.folder import pictures_below
+from mini_fsod.detector.backbone import check_backbone
 from mini_fsod.device import torch_device
 from mini_fsod.errors import UserError, nearest
 from mini_fsod.files import (
@@ -37,6 +38,7 @@ from mini_fsod.runs import store
 from mini_fsod.runs.base import base
 from mini_fsod.runs.data import RunData
 from mini_fsod.runs.detectors import load_detector, to_device
+from mini_fsod.runs.given import check_given, copy_with_scores, take_given
 from mini_fsod.runs.identity import file_content, stage_key, stages_of
 from mini_fsod.runs.pool import EXTRA_POOL, POOL, edits, refresh_pools
 from mini_fsod.runs.results import advice, device_name, say_figures, write_results
@@ -89,16 +91,17 @@ def run(
         )
     results_store = results_store or out.parent / store.STORE
     _check_folder(out, config, results_store)
+    check_backbone(config.detector.backbone)
     device = device_of_process(torch_device(config.device))
     with team(device) as together:
         console.err.quiet = not together.leads
         try:
             data = RunData(config, device)
             data.check(wanted)
-            for stage in ("base", "transfer"):
-                given = getattr(config, stage).checkpoint
-                if stage in wanted and given is not None:
-                    checkpoint.read_header(checkpoint.find(given, stage))
+            if "base" in wanted:
+                check_given(config)
+            if "transfer" in wanted and config.transfer.checkpoint is not None:
+                checkpoint.read_header(checkpoint.find(config.transfer.checkpoint, "transfer"))
             if "mine" in wanted:
                 check_mining(config)
             wait_for_all(together)  # nothing is written before all have found it in order
@@ -266,12 +269,13 @@ class _Pipeline:
         wait_for_all(run.team)
         given = self._given(stage)
         figures: dict[str, Any] = {}
-        if given is not None:
+        if stage == "base" and run.config.base.checkpoint is not None:
+            if run.team.leads:
+                figures = take_given(run.config, folder)
+        elif given is not None:
             figures = {"checkpoint": str(given)}
             if run.team.leads:
-                store.copy_file(given, folder / CHECKPOINT_FILE)
-                for score in given.resolve().parent.glob("score-*.json"):
-                    store.copy_file(score, folder / score.name)
+                copy_with_scores(given, folder)
         elif run.team.leads or stage not in ON_ONE_PROCESS:
             figures = STAGE[stage](run, folder)
         if run.team.leads:
@@ -282,9 +286,9 @@ class _Pipeline:
         wait_for_all(run.team)
 
     def _given(self, stage: str) -> Path | None:
-        """The checkpoint that is the result of a stage without training."""
-        given = getattr(getattr(self._config, stage, None), "checkpoint", None)
-        if given is not None:
+        """The checkpoint that is the result of a stage as it is."""
+        given = self._config.transfer.checkpoint
+        if stage == "transfer" and given is not None:
             return checkpoint.find(given, stage)
         if stage == "tune" and self._config.tune.data == "none":
             return self._folder("online") / CHECKPOINT_FILE

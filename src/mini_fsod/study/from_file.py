@@ -84,7 +84,7 @@ def fill_from_config(study: Study) -> Study:
         )
     return replace(
         study,
-        shots=study.shots or (config.shots.k,),
+        shots=study.shots or (config.shots.k or 1,),
         seeds=study.seeds or (config.shots.seed,),
     )
 

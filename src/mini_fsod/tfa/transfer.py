@@ -48,7 +48,11 @@ def few_shot_detector(
     if known != len(labels.base):
         raise ValueError(f"a detector of {known} classes for {len(labels.base)} base classes")
     settings = replace(
-        base.settings, num_classes=len(labels.classes), classifier="cosine", iou_branch=False
+        base.settings,
+        num_classes=len(labels.classes),
+        classifier="cosine",
+        negatives=0,  # a class that base.drop names is not background any more
+        iou_branch=False,
     )
     detector = Detector(settings).to(base.mean.device)
     detector.to(memory_format=torch.channels_last)
@@ -62,7 +66,10 @@ def few_shot_detector(
             weight = layer.get_parameter("weight")
             weight.copy_(torch.empty(weight.shape).normal_(std=NEW_ROWS_STD, generator=rng))
         new.boxes.bias.zero_()
-        new.classifier.get_parameter("weight")[: 1 + known] = old.classifier.get_parameter("weight")
+        of_base = old.classifier.get_parameter("weight")
+        new.classifier.get_parameter("weight")[: 1 + known] = torch.cat(
+            [of_base[:1], of_base[-known:]]
+        )
         for rows, base_rows in (
             (new.boxes.weight, old.boxes.weight),
             (new.boxes.bias, old.boxes.bias),

@@ -1,0 +1,197 @@
+"""`mini init`: from photos and a few boxes to a configuration that `mini run` takes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated
+
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+from typer import Argument, Option
+
+from mini_fsod import console
+from mini_fsod.commands.options import app, command_line, flag, out_option
+from mini_fsod.data.layout import name_of
+from mini_fsod.errors import UserError
+from mini_fsod.files import mode, write_bytes
+
+if TYPE_CHECKING:
+    from mini_fsod.config.schema import Config
+    from mini_fsod.runs.estimate import RunEstimate
+    from mini_fsod.start.choose import Choice
+    from mini_fsod.start.look import Found
+
+FACT = 9  # columns before a fact
+SHORT_VALUE = 20  # characters of a value that a reason may stand beside
+
+
+@app.command("init")
+def init_command(
+    photos: Annotated[
+        Path,
+        Argument(
+            metavar="PHOTOS",
+            help="A folder of photos, with labels of other classes or without any. Example: photos",
+        ),
+    ],
+    boxes: Annotated[
+        Path | None,
+        Option(
+            help="A few boxes of the new classes: a file, folder or .zip as labelling tools export "
+            "them; not needed where the photos' own labels have them. Example: --boxes five.json"
+        ),
+    ] = None,
+    novel: Annotated[
+        list[str] | None,
+        Option(
+            help="A new class; repeatable. Default: all classes of --boxes that the photos' labels "
+            "do not have. Example: --novel bolt"
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, out_option("The configuration to write; default: PHOTOS.yaml.", "bolts.yaml")
+    ] = None,
+    force: Annotated[bool, flag("--force", "Overwrite the configuration.")] = False,
+    no_estimate: Annotated[
+        bool, flag("--no-estimate", "Do not measure what the run will cost.")
+    ] = False,
+) -> None:
+    """Look at photos and a few boxes, and write a configuration that runs.
+
+    Says what was chosen and why, what the run will cost here, and what may go wrong.
+    Example: mini init photos --boxes five.json
+    """
+    out = out or Path(f"{Path(name_of(photos)).stem}.yaml")
+    if mode(out) and not force:
+        raise UserError(
+            f"{out} exists.", "Overwrite it with --force, or choose another file with -o."
+        )
+
+    import torch
+
+    from mini_fsod.config.load import resolve
+    from mini_fsod.start.choose import choose
+    from mini_fsod.start.look import look
+    from mini_fsod.start.warn import warnings
+    from mini_fsod.start.write import text_of
+
+    found = look(photos, boxes, novel or ())
+    choices = choose(found, torch.cuda.is_available())
+    written = shlex.quote(str(out))
+    write_bytes(out, text_of(choices, command_line(), written).encode())
+    config = resolve(out)
+    _show_found(found, torch.cuda.is_available())
+    _show_choices(choices)
+    if not no_estimate:
+        _show_costs(config)
+    _show_warnings(warnings(found, config))
+    console.out.print(f"\n[bold green]Written to {console.plain(out)}.[/] Next:", soft_wrap=True)
+    console.out.print(f"  [bold]mini run {console.plain(written)}[/]", soft_wrap=True)
+
+
+def _show_found(found: Found, gpu: bool) -> None:
+    import numpy as np
+    import torch
+
+    from mini_fsod.commands.check import KINDS
+    from mini_fsod.data.subsets import is_of
+    from mini_fsod.loader.decode import cores
+
+    kind = "without labels"
+    if found.photos.kind != "folder":
+        kind = f"with labels ({KINDS[found.photos.kind]})"
+    long, short = found.sizes.max(axis=1), found.sizes.min(axis=1)
+    width, height = int(np.median(long)), int(np.median(short))
+    _fact("Photos", f"{console.count(len(found.photos), 'photo')} {kind}")
+    _fact("", f"median {width} x {height} pixels, short sides {short.min()} to {short.max()}")
+    boxes, shots = console.count(sum(found.boxes_of.values()), "box"), found.shots
+    _fact("Boxes", f"{boxes} in {console.count(len(shots), 'photo')} ({KINDS[shots.kind]})")
+    side = np.sqrt(shots.boxes.area)
+    table = console.columns(" " * FACT + "new class", ">boxes", ">photos", ">median side")
+    for name, count in found.boxes_of.items():
+        mask = is_of(shots, (name,))
+        images = len(np.unique(shots.boxes.image[mask]))
+        cells = (f"{count:,}", f"{images:,}", f"{float(np.median(side[mask])):.0f} px")
+        table.add_row(f"{' ' * FACT}[magenta]{console.plain(name)}[/]", *cells)
+    console.table(table)
+    device = torch.cuda.get_device_name() if gpu else "no GPU"
+    _fact("Machine", f"{device}, {console.count(cores(), 'core')}")
+
+
+def _fact(title: str, text: str) -> None:
+    console.out.print(f"[bold]{title:<{FACT}}[/]{console.plain(text)}", soft_wrap=True)
+
+
+def _show_choices(choices: Sequence[Choice]) -> None:
+    """Key, value and reason; a reason that does not fit beside its value stands below it."""
+    console.out.print("\n[bold]Chosen[/]")
+    texts = [
+        ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        for _, value, _ in choices
+    ]
+    first = max(len(choice.key) for choice in choices) + 4
+    second = max((len(text) for text in texts if len(text) <= SHORT_VALUE), default=0) + 2
+    for (key, _, why), text in zip(choices, texts, strict=True):
+        head = f"  {key:<{first - 2}}[cyan]{console.plain(text)}[/]"
+        gap = " " * (second - len(text))
+        if len(text) <= SHORT_VALUE and first + second + len(why) <= console.out.width:
+            console.out.print(f"{head}{gap}[dim]{console.plain(why)}[/]".rstrip(), soft_wrap=True)
+            continue
+        console.out.print(head, soft_wrap=True)
+        console.out.print(Padding(Text(why, style="dim"), (0, 0, 0, first)))
+
+
+def _show_costs(config: Config) -> None:
+    """Minutes and memory of each stage, measured with a few iterations of each."""
+    from mini_fsod.device import torch_device
+    from mini_fsod.runs.estimate import estimate_run
+
+    began = monotonic()
+    try:
+        with console.err.status("measuring what the run will cost, about half a minute"):
+            costs = estimate_run(config, torch_device(config.device))
+    except UserError as error:
+        console.out.print("\n[bold]Cost[/]  [dim]not measured[/]")
+        console.out.print(f"  {console.plain(error.what)} {console.plain(error.fix)}")
+        return
+    console.out.print(f"\n[bold]Cost[/]  [dim]measured here in {monotonic() - began:.0f} s[/]")
+    console.table(cost_table(costs))
+
+
+def cost_table(costs: RunEstimate) -> Table:
+    """One row per stage, and the sum."""
+    table = console.columns("  stage", ">minutes", ">iterations", ">img/s", ">memory")
+    if costs.decoding:
+        table.add_row("  decoding", _minutes(costs.decoding), "", "", "")
+    for stage in costs.stages:
+        if not stage.minutes:
+            continue
+        speed = stage.images_per_second
+        table.add_row(
+            f"  {stage.stage}",
+            _minutes(stage.minutes),
+            "" if stage.iterations is None else f"{stage.iterations:,}",
+            "" if speed is None else f"{speed:,.{int(speed < 10)}f}",
+            console.size(stage.memory),
+        )
+    memory = console.size(costs.memory)
+    table.add_row("  all", _minutes(costs.minutes), "", "", memory, style="bold")
+    return table
+
+
+def _minutes(minutes: float) -> str:
+    return f"{minutes:,.0f}" if minutes >= 10 else f"{minutes:.1f}"
+
+
+def _show_warnings(lines: Sequence[str]) -> None:
+    if not lines:
+        return
+    console.out.print("\n[bold]What may go wrong[/]")
+    table = Table.grid(padding=(0, 1, 0, 0))
+    for line in lines:
+        table.add_row("  [bold yellow]![/]", console.plain(line))
+    console.out.print(table)

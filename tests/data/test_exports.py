@@ -1,0 +1,77 @@
+"""Each export of a labelling tool holds the same boxes, as a folder and out of the zip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from helpers import exports, tiny
+from mini_fsod.data.read import read, read_with_problems
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "coco": tiny.write_coco,
+    "voc": tiny.write_voc,
+    "yolo": tiny.write_yolo,
+    "cvat": exports.write_cvat,
+    "label studio": exports.write_label_studio,
+    "json-min": lambda folder: exports.write_label_studio(folder, exports.label_studio_min()),
+    "fiftyone": exports.write_fiftyone,
+    "darknet": exports.write_darknet,
+    "label studio yolo": exports.write_label_studio_yolo,
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("inside", ["", "project-7/"])
+def test_read_finds_boxes_and_pictures_in_every_zip(tmp_path: Path, name: str, inside: str) -> None:
+    WRITERS[name](tmp_path / "data")
+    archive = exports.zipped(tmp_path / "data", tmp_path / "export.zip", inside)
+    data = read(archive)
+    assert tiny.boxes_of(data) == tiny.EXPECTED
+    assert all(data.path(i).is_file() for i in range(len(data)))
+    assert tmp_path not in data.root.parents
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_read_finds_boxes_and_pictures_in_every_folder(tmp_path: Path, name: str) -> None:
+    WRITERS[name](tmp_path / "data")
+    data = read(tmp_path / "data")
+    assert tiny.boxes_of(data) == tiny.EXPECTED
+    assert all(data.path(i).is_file() for i in range(len(data)))
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_read_finds_the_pictures_of_every_zip_in_another_folder(tmp_path: Path, name: str) -> None:
+    WRITERS[name](tmp_path / "data")
+    for picture in (tmp_path / "data").rglob("*.png"):
+        picture.unlink()
+    tiny.write_pictures(tmp_path / "photos" / "monday")
+    archive = exports.zipped(tmp_path / "data", tmp_path / "export.zip")
+    data = read(archive, root=tmp_path / "photos")
+    assert tiny.boxes_of(data) == tiny.EXPECTED
+    assert {data.path(i) for i in range(len(data))} == {
+        tmp_path / "photos" / "monday" / f"{stem}.png" for stem in tiny.SIZES
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("cvat", "annotations.xml"), ("label studio", "project-1.json"), ("fiftyone", "samples.json")],
+)
+def test_read_takes_the_file_of_an_export(tmp_path: Path, name: str, file: str) -> None:
+    WRITERS[name](tmp_path / "data")
+    data = read(tmp_path / "data" / file)
+    assert tiny.boxes_of(data) == tiny.EXPECTED
+    assert data.kind == name
+    assert all(data.path(i).is_file() for i in range(len(data)))
+
+
+def test_read_says_which_label_files_of_yolo_have_no_picture(tmp_path: Path) -> None:
+    exports.write_darknet(tmp_path / "data", pictures=False)
+    tiny.write_pictures(tmp_path / "photos")
+    (tmp_path / "photos" / "c.png").unlink()
+    data, problems = read_with_problems(tmp_path / "data", root=tmp_path / "photos")
+    assert len(data) == 2
+    assert [(p.kind, p.file) for p in problems] == [("picture-missing", "obj_train_data/c.txt")]

@@ -77,7 +77,7 @@ def test_onnx_file_with_another_head_and_the_iou_branch(tiny_onnx: bytes) -> Non
     for size in SIZES[:2]:
         for image in pictures(size, 2):
             found = model.predict(image, score=0)
-            assert len(found) == 7
+            assert 0 < len(found) <= 7
             assert_same(found, onnx.predict(image, score=0))
 
 

@@ -42,7 +42,7 @@ def test_resized_canvas_reduces_as_pillow(size: tuple[int, int], scaled: tuple[i
         wanted = Image.fromarray(pixels[n]).resize(scaled[::-1], Image.Resampling.BILINEAR)
         difference = np.abs(found[n, : scaled[0], : scaled[1]].astype(int) - np.asarray(wanted))
         assert difference.max() <= 1
-        assert (difference > 0).mean() < 0.001  # Pillow counts in whole numbers
+        assert (difference > 0).mean() < 0.01  # Pillow counts in whole numbers
     assert (found[:, scaled[0] :] == 0).all()
     assert (found[:, :, scaled[1] :] == 0).all()
 

@@ -97,7 +97,7 @@ def cached_pictures(
 
 def is_cached(data: Dataset, folder: Path, short: int, long: int) -> bool:
     """Whether these pictures are decoded in `folder` already."""
-    return (folder / f"pictures-{_key(data, short, long)}").exists()
+    return (folder / f"pictures-{_key(data, folder, short, long)}").exists()
 
 
 def _remove_leftovers(folder: Path) -> None:

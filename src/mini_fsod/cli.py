@@ -21,6 +21,7 @@ from mini_fsod import __version__
 from mini_fsod.commands import (  # noqa: F401 - each module registers its command
     check,
     checkpoint,
+    convert,
     demo,
     eval,
     export,

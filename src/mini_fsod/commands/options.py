@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # `mini --help`: the commands by topic, in this order
 CONTENTS = {
     "Start": ("init", "demo", "presets"),
-    "Data": ("check", "sample", "demo-data"),
+    "Data": ("check", "sample", "convert", "demo-data"),
     "Training": ("run", "mine", "runs", "pretrain", "study"),
     "Detectors": ("predict", "eval", "export", "checkpoint"),
 }

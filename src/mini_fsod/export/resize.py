@@ -37,15 +37,14 @@ def resize_weights(stored: Tensor, scaled: Tensor, length: Tensor) -> Tensor:
     Bilinear between pixel centres. A reduction averages over all pixels that an output pixel
     covers, as Pillow does. Rows from `scaled` on are zero: the empty part of the canvas.
     """
-    scale = stored.float() / scaled.float()
-    row = arange(length)
-    centre = (row.float() + 0.5) * scale
-    pixel = arange(stored).float() + 0.5
-    weights = (1 - (pixel - centre[:, None]).abs() / scale.clamp(min=1)).clamp(min=0)
+    row, pixel = arange(length), arange(stored)
+    # in units of half a pixel / scaled, which are whole numbers: exact
+    distance = ((2 * pixel + 1) * scaled - ((2 * row + 1) * stored)[:, None]).abs()
+    weights = (2 * torch.maximum(stored, scaled) - distance).clamp(min=0)
     inside = (row < scaled)[:, None]
     # a row of the empty part may have no pixel at all: not 0 / 0
-    total = torch.where(inside, weights.sum(1, keepdim=True), 1.0)
-    return torch.where(inside, weights / total, 0.0)
+    total = torch.where(inside, weights.sum(1, keepdim=True), 1)
+    return torch.where(inside, weights.float() / total.float(), 0.0)
 
 
 def resized_canvas(images: Tensor, scaled: Tensor, canvas: Tensor) -> Tensor:

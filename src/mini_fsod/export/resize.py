@@ -35,16 +35,20 @@ def resize_weights(stored: Tensor, scaled: Tensor, length: Tensor) -> Tensor:
     """Weights (length, stored) float32 from `stored` pixels to `scaled`; all sizes are () int64.
 
     Bilinear between pixel centres. A reduction averages over all pixels that an output pixel
-    covers, as Pillow does. Rows from `scaled` on are zero: the empty part of the canvas.
+    covers, as Pillow does; an enlargement counts in float32, as `loader.resident` does. Rows from
+    `scaled` on are zero: the empty part of the canvas.
     """
     row, pixel = arange(length), arange(stored)
     # in units of half a pixel / scaled, which are whole numbers: exact
     distance = ((2 * pixel + 1) * scaled - ((2 * row + 1) * stored)[:, None]).abs()
-    weights = (2 * torch.maximum(stored, scaled) - distance).clamp(min=0)
+    reduced = (2 * stored - distance).clamp(min=0).float()
+    centre = (row.float() + 0.5) * (stored / scaled)
+    enlarged = (1 - (pixel.float() + 0.5 - centre[:, None]).abs()).clamp(min=0)
+    weights = torch.where(scaled < stored, reduced, enlarged)
     inside = (row < scaled)[:, None]
     # a row of the empty part may have no pixel at all: not 0 / 0
-    total = torch.where(inside, weights.sum(1, keepdim=True), 1)
-    return torch.where(inside, weights.float() / total.float(), 0.0)
+    total = torch.where(inside, weights.sum(1, keepdim=True), 1.0)
+    return torch.where(inside, weights / total, 0.0)
 
 
 def resized_canvas(images: Tensor, scaled: Tensor, canvas: Tensor) -> Tensor:

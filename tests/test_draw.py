@@ -122,7 +122,9 @@ def test_caption_position_stays_in_the_picture(
     corner: tuple[int, int], extent: tuple[int, int], chip: tuple[int, int]
 ) -> None:
     frame = (*corner, corner[0] + extent[0], corner[1] + extent[1])
-    left, top, right, bottom = draw.caption_position(frame, chip, (200, 150), [frame])
+    place = draw.caption_position(frame, chip, (200, 150), [frame], [])
+    assert place is not None
+    left, top, right, bottom = place
     assert (right - left, bottom - top) == chip
     assert 0 <= left < right <= 200
     assert 0 <= top < bottom <= 150
@@ -143,7 +145,42 @@ def test_caption_position_avoids_other_boxes(
 ) -> None:
     if taken:
         taken = [*taken, (45, 92, 58, 99)]
-    assert draw.caption_position(frame, (20, 10), (100, 100), [frame, *taken]) == place
+    assert draw.caption_position(frame, (20, 10), (100, 100), [frame, *taken], []) == place
+
+
+def test_caption_position_never_covers_another_caption() -> None:
+    size, chip = (100, 60), (40, 12)
+    frames = [(10 + n, 20, 40 + n, 40) for n in range(20)]
+    chips: list[draw.Rect] = []
+    for frame in frames:
+        place = draw.caption_position(frame, chip, size, frames, chips)
+        if place is None:
+            break
+        left, top, right, bottom = place
+        assert all(
+            left >= other[2] or right <= other[0] or top >= other[3] or bottom <= other[1]
+            for other in chips
+        )
+        chips.append(place)
+    assert 2 <= len(chips) < len(frames)  # in a crowd some captions have no place
+
+
+def test_sheet_of_shows_file_names(tmp_path: Path) -> None:
+    save_pictures(tmp_path, 1)
+    one = dataset(tmp_path, 1, [(0, "cat")])
+    sheet = np.asarray(draw.sheet_of(one, LABELS, [0], cell=(120, 90)))
+    foot = sheet[-12 - draw.name_height((120, 90)) : -12]
+    assert foot.max() > 100  # letters on a dark ground
+    assert sheet[-12:].max() < 40
+
+
+def test_ending_keeps_the_end_of_long_names() -> None:
+    font = draw.font_for(12)
+    assert draw.ending("a.png", font, 100) == "a.png"
+    short = draw.ending(f"{'x' * 200}17.png", font, 100)
+    assert short.startswith("...x")
+    assert short.endswith("17.png")
+    assert font.getlength(short) <= 100
 
 
 def test_contact_sheet_is_an_even_grid() -> None:
@@ -237,39 +274,6 @@ def test_sheet_of_shows_unreadable_images_as_grey_cells(tmp_path: Path) -> None:
 
 def test_sheet_of_no_images(tmp_path: Path) -> None:
     assert draw.sheet_of(dataset(tmp_path, 0, []), LABELS, []).width > 0
-
-
-@pytest.mark.parametrize(
-    ("boxes", "count", "picked"),
-    [
-        ([], 2, [0, 3]),  # no boxes: spread evenly
-        ([(5, "owl")], 1, [5]),  # the novel class first
-        ([(0, "cat"), (5, "owl")], 2, [5, 0]),  # novel ones lead
-        ([(0, "cat"), (1, "dog"), (2, "owl")], 3, [2, 0, 1]),
-        (
-            [(0, "cat"), (4, "cat"), (4, "dog"), (4, "owl")],
-            2,
-            [4, 0],
-        ),  # 4 has all classes: 0 fills up
-        ([(1, "cat")], 9, [0, 1, 2, 3, 4, 5]),  # no more than there are
-        ([(1, "cat")], 0, []),
-    ],
-)
-def test_pick_images_prefers_novel_classes_and_spreads_the_rest(
-    tmp_path: Path, boxes: list[tuple[int, str]], count: int, picked: list[int]
-) -> None:
-    assert draw.pick_images(dataset(tmp_path, 6, boxes), LABELS, count) == picked
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 19), st.sampled_from(["cat", "dog", "owl"]))),
-    st.integers(3, 25),
-)
-def test_pick_images_shows_every_class(boxes: list[tuple[int, str]], count: int) -> None:
-    data = dataset(Path(), 20, boxes)
-    picked = draw.pick_images(data, LABELS, count)
-    assert len(picked) == len(set(picked)) == min(count, 20)
-    assert {name for image, name in boxes if image in picked} == {name for _, name in boxes}
 
 
 def test_class_legend_names_dashed_boxes(tmp_path: Path) -> None:

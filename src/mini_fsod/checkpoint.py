@@ -143,13 +143,16 @@ def slim(path: Path, out: Path) -> Slimmed:
 def find(path: Path, stage: str | None = None) -> Path:
     """The checkpoint that a file, a stage's folder or a run stands for.
 
-    Of a run: that of the stage; without one that of its last trained stage, which is also the
-    `detector.safetensors` that a copied run may have kept alone.
+    Of a run: that of the stage; without one its `detector.safetensors` if that has novel classes
+    alone (`only_novel`), else that of its last trained stage. The two are the same otherwise, and a
+    copied run may have kept the first alone.
     """
     if is_file(path):
         return path
     if not is_folder(path):
         raise UserError(f"{path}: does not exist.", "Give a run's folder or a checkpoint.")
+    if stage is None and _is_novel_alone(path / DETECTOR_FILE):
+        return path / DETECTOR_FILE
     stages = reversed(TRAINED) if stage is None else [stage]
     names = [CHECKPOINT_FILE, *(f"{name}/{CHECKPOINT_FILE}" for name in stages)]
     for name in names if stage else [*names, DETECTOR_FILE]:
@@ -159,6 +162,13 @@ def find(path: Path, stage: str | None = None) -> Path:
         f"{path}: there is no {stage or 'trained'} detector.",
         f"Give a checkpoint, or the folder of a run that has trained {stage or 'a detector'}.",
     )
+
+
+def _is_novel_alone(path: Path) -> bool:
+    try:
+        return is_file(path) and not read_header(path).labels.base
+    except UserError:  # whoever reads it says what is wrong
+        return False
 
 
 def hash_tensors(tensors: Iterable[Tensor]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 from pathlib import Path
@@ -13,8 +14,18 @@ from mini_fsod.errors import UserError
 
 # Linux: what a process uses, and where it sets the peak back (proc(5))
 STATUS, CLEAR_REFS, RESET_PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs"), "5"
+# what a CPU must have for bfloat16 to be faster than float32, as PyTorch names it
+BF16_UNITS = ("avx512_bf16", "amx_bf16")
 
 FIX = "Use auto, cpu, cuda or cuda:N."
+
+
+def fast_bf16(device: torch.device) -> bool:
+    """Whether the device has units for bfloat16: every CUDA GPU we support, and newer CPUs."""
+    if device.type == "cuda":
+        return True
+    units = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return any(units.get(name, False) for name in BF16_UNITS)
 
 
 def torch_device(name: str) -> torch.device:
@@ -31,6 +42,13 @@ def torch_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= gpus:
         raise UserError(f"There is no device {name}; {console.count(gpus, 'GPU')} found.", FIX)
     return device
+
+
+def device_memory(device: torch.device) -> int:
+    """Bytes of memory that the GPU has, else the computer."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def reset_peak_memory(device: torch.device) -> None:

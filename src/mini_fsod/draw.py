@@ -41,11 +41,13 @@ def draw_boxes(
     captions: Sequence[str],
     colours: Sequence[Rgb],
     dashed: Sequence[bool] = (),
+    line: int = 1,
 ) -> Image.Image:
     """A copy of the picture with B boxes drawn; with zero boxes the picture itself.
 
     xyxy: (B, 4) left, top, right, bottom in pixels. Lines run just outside the box, so that small
-    objects stay visible. An empty caption is not drawn. Boxes that are not finite are left out.
+    objects stay visible; they are at least `line` pixels wide. An empty caption is not drawn, nor
+    one that has no place beside those before it. Boxes that are not finite are left out.
     """
     boxes = np.asarray(xyxy, dtype=np.float64).reshape(-1, 4)
     if not len(boxes):
@@ -54,7 +56,7 @@ def draw_boxes(
     canvas = ImageDraw.Draw(drawn, "RGBA")
     # Scaled by the longer side, so that all pictures of a sheet have one text size; strips aside.
     side = min(max(drawn.size), 3 * min(drawn.size))
-    line = max(1, round(side / 160))
+    line = max(line, round(side / 160))
     font = font_for(max(10, round(8 + side / 45)), *captions)  # grows more slowly than the picture
     frames = [_frame(box, drawn.size, line) for box in boxes.tolist()]
     for k, frame in enumerate(frames):
@@ -63,12 +65,15 @@ def draw_boxes(
             halo = (left - 1, top - 1, right + 1, bottom + 1)
             canvas.rectangle(halo, outline=HALO, width=line + 2)
             _rectangle(canvas, frame, colours[k], line, bool(dashed) and dashed[k])
-    taken = [frame for frame in frames if frame]
+    shown = [frame for frame in frames if frame]
+    chips: list[Rect] = []
     for k, frame in enumerate(frames):
         if frame and captions[k]:
             text = _shorten(captions[k], font, drawn.width - 8)
-            chip = caption_position(frame, _chip_size(text, font), drawn.size, taken)
-            taken.append(chip)
+            chip = caption_position(frame, _chip_size(text, font), drawn.size, shown, chips)
+            if chip is None:
+                continue
+            chips.append(chip)
             canvas.rectangle(_inclusive(chip), fill=colours[k])
             middle = ((chip[0] + chip[2]) / 2, (chip[1] + chip[3]) / 2)
             canvas.text(middle, text, fill=_text_on(colours[k]), font=font, anchor="mm")
@@ -119,22 +124,36 @@ def _chip_size(text: str, font: Font) -> tuple[int, int]:
 
 
 def caption_position(
-    frame: Rect, chip: tuple[int, int], size: tuple[int, int], taken: Sequence[Rect]
-) -> Rect:
-    """Where the caption hides least of other boxes and captions: above the box, or around it."""
+    frame: Rect,
+    chip: tuple[int, int],
+    size: tuple[int, int],
+    boxes: Sequence[Rect],
+    chips: Sequence[Rect],
+) -> Rect | None:
+    """Where the caption covers no other caption, and least of the boxes: above its own, or around.
+
+    None where there is no such place: in a crowd, two captions on each other say nothing.
+    """
     left, top, right, bottom = frame
     width, height = chip
+    middle_x, middle_y = (left + right - width) / 2, (top + bottom - height) / 2
     corners = [
-        *((x, y) for y in (top - height, bottom) for x in (left, right - width)),
-        *((x, y) for y in (top, bottom - height) for x in (right, left - width)),
+        *((x, y) for y in (top - height, bottom) for x in (left, right - width, middle_x)),
+        *((x, y) for x in (right, left - width) for y in (top, bottom - height, middle_y)),
         (left, top),
+        (left, bottom - height),
     ]
-    positions = []
+    best: tuple[float, Rect] | None = None
     for x, y in corners:
         x = max(0, min(x, size[0] - width))
         y = max(0, min(y, size[1] - height))
-        positions.append((x, y, x + width, y + height))
-    return min(positions, key=lambda chip: sum(_intersection(chip, other) for other in taken))
+        place = (x, y, x + width, y + height)
+        if any(_intersection(place, other) for other in chips):
+            continue
+        covered = sum(_intersection(place, other) for other in boxes)
+        if best is None or covered < best[0]:
+            best = covered, place
+    return None if best is None else best[1]
 
 
 def _intersection(a: Rect, b: Rect) -> float:
@@ -243,15 +262,47 @@ def sheet_of(
     cell: tuple[int, int] = (320, 320),
     title: str = "",
 ) -> Image.Image:
-    """A contact sheet of these images (indices) with their boxes and class names.
+    """A contact sheet of these images (indices) with their boxes, class names and file names.
 
     Difficult, crowd and ignored boxes are dashed. An image that cannot be read is a grey cell with
     the reason.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # image decoders warn of broken EXIF and the like
-        cells = [image_cell(dataset, labels, image, cell) for image in images]
-    return contact_sheet(cells, columns, cell, title, class_legend(dataset, labels))
+        cells = [
+            with_name(image_cell(dataset, labels, image, cell), dataset.path(image).name, cell)
+            for image in images
+        ]
+    named = (cell[0], cell[1] + name_height(cell))
+    return contact_sheet(cells, columns, named, title, class_legend(dataset, labels))
+
+
+def name_height(cell: tuple[int, int]) -> int:
+    """Pixels below a cell (width, height) for the name of its file."""
+    return max(14, round(max(cell) / 14))
+
+
+def with_name(picture: Image.Image, name: str, cell: tuple[int, int]) -> Image.Image:
+    """The picture in its cell (width, height), and below it its name."""
+    height = name_height(cell)
+    named = Image.new("RGB", (cell[0], cell[1] + height), PAPER)
+    canvas = ImageDraw.Draw(named)
+    canvas.rectangle((0, 0, cell[0] - 1, cell[1] - 1), fill=WELL)
+    fitted = _fit(picture, cell)
+    named.paste(fitted, ((cell[0] - fitted.width) // 2, (cell[1] - fitted.height) // 2))
+    font = font_for(max(9, round(0.72 * height)), name)
+    text = ending(" ".join(name.split()), font, cell[0] - 4)
+    canvas.text((2, cell[1] + height / 2), text, fill=QUIET_TEXT, font=font, anchor="lm")
+    return named
+
+
+def ending(text: str, font: Font, width: float) -> str:
+    """The text; its end alone, in which names of files differ, where it is wider than this."""
+    if font.getlength(text) <= width:
+        return text
+    while text and font.getlength(f"...{text}") > width:
+        text = text[1:]
+    return f"...{text}"
 
 
 def class_legend(dataset: Dataset, labels: LabelMap) -> list[tuple[str, Rgb]]:
@@ -278,16 +329,14 @@ def image_cell(
 ) -> Image.Image:
     """The image (index) with its boxes, scaled to fit the cell (width, height)."""
     try:
-        picture, width = _read(dataset, image, cell)
+        fitted, scale = read_fitted(dataset, image, cell)
     except (PictureError, UserError) as error:
         return _note(cell, Path(dataset.files[image]).name, error.what)
-    # Scaled before the boxes are drawn, so that lines and captions are crisp.
-    fitted = _fit(picture, cell)
     drawn = dataset.boxes.take(np.arange(*dataset.offsets[image : image + 2]))
     names = [dataset.classes[label] for label in drawn.label]
     novel = [name in labels.novel for name in names]
     with np.errstate(over="ignore", invalid="ignore"):
-        scaled = drawn.xyxy * (fitted.width / width)
+        scaled = drawn.xyxy * scale
     return draw_boxes(
         fitted,
         scaled,
@@ -297,12 +346,17 @@ def image_cell(
     )
 
 
-def _read(dataset: Dataset, image: int, cell: tuple[int, int]) -> tuple[Image.Image, int]:
-    """The image, turned as its boxes expect and about as large as the cell, and its full width."""
+def read_fitted(dataset: Dataset, image: int, cell: tuple[int, int]) -> tuple[Image.Image, float]:
+    """The image, turned as its boxes expect and scaled to fit the cell (width, height), and the
+    scale.
+
+    It is scaled before boxes are drawn, so that lines and captions are crisp.
+    """
     path = dataset.path(image)
     width, height = drawn_size(*picture_size(path), tuple(dataset.sizes[image].tolist()))
     pixels = decode(path, max(cell), 8 * max(cell), (height, width))
-    return Image.fromarray(pixels), width
+    fitted = _fit(Image.fromarray(pixels), cell)
+    return fitted, fitted.width / width
 
 
 def _note(cell: tuple[int, int], *lines: str) -> Image.Image:
@@ -315,28 +369,3 @@ def _note(cell: tuple[int, int], *lines: str) -> Image.Image:
         middle, text, fill=QUIET_TEXT, font=font, anchor="mm", align="center"
     )
     return note
-
-
-def pick_images(dataset: Dataset, labels: LabelMap, count: int = 24) -> list[int]:
-    """Indices of up to `count` images that represent the data set, always the same ones.
-
-    Each class gets an image as long as `count` allows, novel classes first; the others are spread
-    evenly over the images with boxes, then over those without. Images with novel boxes come first.
-    """
-    image, label = dataset.boxes.image, dataset.boxes.label
-    is_novel = np.isin(label, [k for k, c in enumerate(dataset.classes) if c in labels.novel])
-    with_novel = set(image[is_novel].tolist())
-    chosen: set[int] = set()
-    for name in (*labels.novel, *(c for c in dataset.classes if c not in labels.novel)):
-        if len(chosen) < count and name in dataset.classes:
-            with_class = np.unique(image[label == dataset.classes.index(name)])
-            if len(with_class) and not chosen.intersection(with_class.tolist()):
-                # Not always the first image: further into the data set from class to class.
-                chosen.add(int(with_class[len(with_class) * len(chosen) // count]))
-    with_boxes = np.unique(image)
-    without = np.setdiff1d(np.arange(len(dataset)), with_boxes)
-    for group in (with_boxes, without):
-        left = np.setdiff1d(group, sorted(chosen))
-        wanted = min(count - len(chosen), len(left))
-        chosen.update(left[np.arange(wanted) * len(left) // max(wanted, 1)].tolist())
-    return sorted(chosen, key=lambda i: (i not in with_novel, i))

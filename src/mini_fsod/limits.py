@@ -44,12 +44,17 @@ YAML_VALUES = 50_000  # keys count too
 
 # What mini wrote itself, and weights
 STATE_BYTES = 1 << 26  # of a JSON file in a run's folder
+KEPT_DETECTIONS_BYTES = 1 << 30  # unpacked, of the detections beside a score
 PICKLE_BYTES = 1 << 23  # of the pickle in a file of weights; ten thousand tensors need 3 MB
 PICKLE_READS = (
     4_000_000  # of old files of weights, whose pickle has no length: reads of a few bytes
 )
 DIGESTS_BYTES = 1 << 30  # of the known contents of a data set's pictures
 ONNX_BYTES = 2047 << 20  # protobuf holds 2 GB
+
+# The review page
+JOURNAL_BYTES = 1 << 28  # of the decisions of a review: a million of them
+BODY_BYTES = 1 << 20  # of a request to the page: some thousand decisions
 
 # Problems
 PROBLEMS_KEPT = 1000  # of each kind and file; one more line counts the others

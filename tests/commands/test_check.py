@@ -141,12 +141,6 @@ def test_check_reports_an_unknown_novel_class_with_other_problems(tmp_path: Path
     assert "2 problems in annotations.json; --fix" in err
     result = json.loads(mini("check", path, "--split", "voc-spilt1", "--no-sheet", "--json")[1])
     assert [p["kind"] for p in result["problems"]] == ["box-no-area", "novel-unknown"]
-    tiny.write_pictures(tmp_path / "plain")
-    code, _, err = mini("check", tmp_path / "plain", "--novel", "bird", "--no-sheet")
-    assert code == 2
-    assert "No such class in the data" in err
-    assert "1 problem in plain" in err
-    assert "--fix" not in err
 
 
 def test_check_reports_a_novel_class_without_boxes(tmp_path: Path, mini) -> None:
@@ -348,3 +342,28 @@ def test_check_reports_training_images_without_base_boxes(tmp_path: Path, mini) 
     _, _, err = mini(*words)
     assert "set-missing" in err
     assert "base-empty" not in err
+
+
+def test_check_says_how_a_folder_of_images_can_be_mined(tmp_path: Path, mini) -> None:
+    tiny.write_pictures(tmp_path / "photos")
+    for words in ([], ["--novel", "bolt"]):
+        code, out, err = mini("check", tmp_path / "photos", *words, "--no-sheet")
+        assert code == 0, err
+        assert "images without annotations, 3 images" in out
+        assert "3 images without labels can all be mined" in err
+        assert "base.checkpoint: torchvision:fasterrcnn_resnet50_fpn knows 80" in err
+        assert "shots.file" in err
+
+
+def test_check_says_what_becomes_of_images_without_a_box(tmp_path: Path, mini) -> None:
+    content = tiny.coco()
+    some = [box for box in content["annotations"] if box["image_id"] == 10]
+    path = tiny.write_coco(tmp_path, content | {"annotations": some})
+    code, _, err = mini("check", path, "--novel", "bird", "--no-sheet")
+    assert code == 0, err
+    assert "2 of 3 images have no box. With a given detector (base.checkpoint)" in err
+    alone = [box for box in some if box["category_id"] == 5]
+    path = tiny.write_coco(tmp_path / "novel", content | {"annotations": alone})
+    code, _, err = mini("check", path, "--novel", "bird", "--no-sheet")
+    assert code == 2
+    assert "or give a finished detector" in err

@@ -23,7 +23,6 @@ def test_demo_asks_for_mini_and_two_ablations(
 ) -> None:
     figures = {"nAP50": 1.0, "bAP50": 2.0}
     stages.results = {"stages": dict.fromkeys(("transfer", "online", "tune"), figures)}
-    monkeypatch.setattr("mini_fsod.commands.demo._write_detections_sheet", lambda *_: None)
     monkeypatch.setattr("mini_fsod.commands.demo.mined_table", lambda _: "mined boxes")
     monkeypatch.setattr("mini_fsod.commands.demo.check_command", lambda *_, **__: True)
     monkeypatch.setattr("mini_fsod.demo.write_demo_data", lambda *_, **__: True)
@@ -52,14 +51,14 @@ def test_demo_leaves_pictures_and_comparable_runs(
         return resolve(name, [*sets, *SHORT])
 
     monkeypatch.setattr(load, "resolve", shorter)
-    monkeypatch.setattr("mini_fsod.commands.demo.SHEET_IMAGES", 2)
     monkeypatch.chdir(tmp_path)
     code, said, err = mini("demo", "--seed", 3)
     assert code == 0, err
     out = Path("runs/demo")
     for name in ("TFA", "offline mining", "MINI", "oracle"):
         assert f"\n{name}" in said
-    for name in ("train.png", "detections.png", "mine/1-three.png", "results.json"):
+    files = ("train.png", "report.html", "detections.png", "mine/1-three.png", "results.json")
+    for name in files:
         assert f"runs/demo/{name}" in said
         assert (out / name).stat().st_size > 100
     stages = {

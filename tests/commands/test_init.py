@@ -81,9 +81,9 @@ def test_init_shows_what_the_run_will_cost(
     monkeypatch.setattr("mini_fsod.runs.estimate.estimate_run", lambda *_: RunEstimate(stages, 0.5))
     _, out, _ = mini("init", "photos", "--boxes", "five.json")
     rows = {words[0]: words[1:] for line in out.splitlines() if (words := line.split())}
-    assert rows["transfer"] == ["2.5", "4,000", "32", "2.0", "GiB"]
-    assert rows["online"] == ["15", "900", "4.2", "3.0", "GiB"]
-    assert rows["all"] == ["18", "3.0", "GiB"]
+    assert rows["transfer"] == ["2:30", "min", "4,000", "32", "2.0", "GiB"]
+    assert rows["online"] == ["14:36", "min", "900", "4.2", "3.0", "GiB"]
+    assert rows["all"] == ["17:36", "min", "3.0", "GiB"]
     assert "base" not in rows
 
 

@@ -43,6 +43,14 @@ def test_run_short_forms_set_keys(mini, stages) -> None:
     assert stages.calls[0].config == resolve("voc-320", keys)
 
 
+def test_run_asks_for_the_novel_classes_alone(mini, stages) -> None:
+    code, _, err = mini("run", "voc-320", "--only-novel")
+    assert code == 0, err
+    assert mini("run", "voc-320", "--set", "only_novel=true")[0] == 0
+    assert mini("run", "voc-320")[0] == 0
+    assert [call.config.only_novel for call in stages.calls] == [True, True, False]
+
+
 def test_run_names_the_folder_after_the_file(mini, stages, tmp_path: Path) -> None:
     (tmp_path / "birds.yaml").write_text("preset: photos")
     assert mini("run", tmp_path / "birds.yaml")[0] == 0
@@ -105,6 +113,14 @@ def test_run_prints_a_row_per_stage(mini, stages) -> None:
     assert "mini predict 'my run' IMAGES" in err
 
 
+def test_run_ends_well_where_the_report_cannot_be_written(mini, stages, tmp_path: Path) -> None:
+    """The stages are not real: there is no folder to report on."""
+    code, out, err = mini("run", "voc-320", "-o", tmp_path / "none")
+    assert code == 0
+    assert "base" in out
+    assert "no report:" in err
+
+
 def test_run_prints_nothing_in_other_processes_of_torchrun(mini, stages) -> None:
     stages.results = {}
     assert mini("run", "demo") == (0, "", "")
@@ -140,6 +156,8 @@ def test_run_trains_on_data_in_every_layout(tmp_path: Path, mini: Any, layout: s
     assert transfer[0] == "transfer"
     results = shapes.json_of(tmp_path / "run" / "results.json")
     assert results["command"].startswith("mini run ")
+    assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
+    assert (tmp_path / "run" / "detections.png").stat().st_size > 1000
     assert sorted(results["stages"]["transfer"]["per_class"]) == sorted(shapes.CLASSES)
 
 

@@ -49,6 +49,13 @@ def test_auto_values_of_another_k_are_those_of_the_next_smaller(k: int, like: in
     assert auto_values(k) == auto_values(like)
 
 
+@pytest.mark.parametrize(("k", "lengths"), [(10, (160_000, 4_000)), (30, (240_000, 8_000))])
+def test_resolve_gives_coco_lengths_of_its_own(k: int, lengths: tuple[int, int]) -> None:
+    config = resolve("coco", shots=k)
+    assert (config.transfer.iterations, config.tune.iterations) == lengths
+    assert (config.transfer.decay, config.transfer.warm_up) == ((0.9,), 10)
+
+
 @pytest.mark.parametrize("k", [1, 5])
 def test_resolve_auto_follows_online_start(k: int) -> None:
     online = resolve("voc-320-plus", ["online.start=weights"], shots=k).online

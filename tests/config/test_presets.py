@@ -1,4 +1,4 @@
-"""The five presets."""
+"""The presets."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from mini_fsod.config.presets import PRESETS
 from mini_fsod.config.schema import TRAINED
 from mini_fsod.demo import NOVEL
 from mini_fsod.demo.scenes import PARTS
+from mini_fsod.runs.identity import static_keys
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -23,7 +24,7 @@ def test_preset_is_valid_and_equal_when_read_back(
     path = Path("config.yaml")
     path.write_text(for_folder(config, path.parent).to_yaml(), encoding="utf-8")
     assert resolve(path) == config
-    lacking = ["data.novel=bolt"] if name == "photos" else []
+    lacking = ["data.novel=bolt"] if name.startswith("photos") else []
     resolve(name, ["data.root=somewhere", *lacking]).ready()
 
 
@@ -58,6 +59,19 @@ def test_paper_has_the_schedule_of_the_paper(shots: int, iterations: int, falls:
     )
 
 
+def test_coco_has_the_schedule_of_the_paper() -> None:
+    config = resolve("coco")
+    base, online = config.base, config.online
+    assert (config.data.split, config.data.metric, config.shots.k) == ("coco", "coco", 10)
+    assert (base.iterations, base.warm_up) == (110_000, 1_000)
+    assert [round(110_000 * share) for share in base.decay] == [85_000, 100_000]
+    assert online.iterations == 160_000
+    assert [round(160_000 * share) for share in online.decay] == [110_000, 145_000]
+    assert (online.delta, config.mine.per_class, config.tune.part) == (0.8, 3_000, "head")
+    assert config.views.short == tuple(range(640, 801, 32))
+    assert config.tune.learning_rate == 0.001
+
+
 def test_voc_320_trains_the_base_detector_by_time() -> None:
     config = resolve("voc-320")
     assert (config.base.iterations, config.base.minutes) == (None, 8)
@@ -68,8 +82,10 @@ def test_voc_320_trains_the_base_detector_by_time() -> None:
 @pytest.mark.parametrize("shots", [1, 5])
 def test_voc_320_plus_changes_nothing_up_to_the_base_detector(shots: int) -> None:
     plain, plus = resolve("voc-320", shots=shots), resolve("voc-320-plus", shots=shots)
-    for section in ("data", "shots", "detector", "views", "train", "base"):
+    for section in ("data", "shots", "detector", "views", "train"):
         assert getattr(plus, section) == getattr(plain, section)
+    assert plus.base.model_copy(update={"sure": None}) == plain.base  # it changes no base training
+    assert static_keys(plus, "base") == static_keys(plain, "base")
     assert plus.transfer.iterations == plain.transfer.iterations
     assert plus.tune.data == "none"
 
@@ -82,6 +98,23 @@ def test_photos_is_voc_320_plus_for_your_own_pictures() -> None:
     assert photos.mine == plus.mine
     assert photos.discriminator.short == photos.views.test
     assert (photos.base.minutes, photos.online.minutes) == (20, 15)
+
+
+def test_photos_cpu_is_photos_with_less_to_compute() -> None:
+    light, photos = resolve("photos-cpu"), resolve("photos")
+    assert light.detector.rpn_post_nms < photos.detector.rpn_post_nms
+    assert max(light.views.short) < min(photos.views.short)
+    assert light.discriminator.short == light.views.test
+    assert light.online.minutes < photos.online.minutes
+    for section in ("data", "shots", "mine", "tune"):
+        assert getattr(light, section) == getattr(photos, section)
+    # nothing that a finished base detector would have to be trained for
+    for key in ("backbone", "norm", "anchors", "fpn_channels", "head_width"):
+        assert getattr(light.detector, key) == getattr(photos.detector, key)
+
+
+def test_demo_computes_in_float32_on_every_cpu() -> None:
+    assert all(getattr(resolve("demo"), stage).bf16 is False for stage in TRAINED)
 
 
 def test_demo_fits_its_data() -> None:

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from mini_fsod.data.dataset import Boxes, Dataset
-from mini_fsod.data.official_shots import choose_shots, lists_from_file, voc_lists
+from mini_fsod.data.official_shots import (
+    choose_shots,
+    coco_test_images,
+    lists_from_file,
+    official_lists,
+    voc_lists,
+)
 from mini_fsod.data.read import read
 from mini_fsod.data.shots import balanced_set, sample_digest
 from mini_fsod.data.subsets import base_set, hidden_boxes
@@ -135,3 +141,20 @@ def test_choose_shots_gives_k_boxes_on_the_real_voc(devkit: Path) -> None:
     assert noted == [(3, 10, "sofa"), (13, 10, "train"), (21, 5, "train"), (24, 10, "train")]
     first = balanced_set(data, choose_shots(data, labels, voc_lists(0), 1, 0))
     assert sample_digest(first).startswith("9f982867d4a67bb2")
+
+
+def test_official_lists_of_coco_name_images_of_both_sets() -> None:
+    lists, of_all_images = official_lists("coco", 0)
+    assert of_all_images
+    assert {k: len(classes) for k, classes in lists.items()} == {10: 80, 30: 80}
+    assert {*lists[10]} == {*SPLITS["coco"].classes}
+    assert lists[10]["airplane"][:2] == [200155, 557660]
+    with pytest.raises(UserError, match="official COCO lists has lists for seed 0 only, not 1"):
+        official_lists("coco", 1)
+
+
+def test_coco_test_images_are_5000_and_no_shots() -> None:
+    images = coco_test_images()
+    shots = {i for k in (10, 30) for ids in official_lists("coco", 0)[0][k].values() for i in ids}
+    assert len(images) == 5_000
+    assert not images & shots

@@ -119,19 +119,16 @@ def test_classes_of_are_the_80_names_of_coco() -> None:
         assert (names[0], names[11], names[-1]) == ("person", "stop sign", "toothbrush")
 
 
-def test_published_detector_says_which_file_to_put_where(cache: Path) -> None:
+def test_published_detector_says_which_file_to_put_where(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     published_url = "https://download.pytorch.org/models/fasterrcnn_resnet50_fpn_coco-258fb6c6.pth"
     assert published.url_of(NAMES[0]) == published_url
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        pytest.raises(UserError, match="torchvision:fasterrcnn_resnet50_fpn could not") as caught,
-    ):
-        patch.setattr(download, "_refuse_silence", offline)
+    monkeypatch.setattr(download, "_refuse_silence", offline)
+    with pytest.raises(UserError, match="torchvision:fasterrcnn_resnet50_fpn could not") as caught:
         published_detector(NAMES[0])
-    assert (
-        caught.value.fix
-        == f"Fetch {published_url} on another computer, and put the file into {cache}."
-    )
+    fix = f"Fetch {published_url} on another computer, and put the file into {cache}."
+    assert caught.value.fix == fix
 
 
 def offline(_: str) -> None:

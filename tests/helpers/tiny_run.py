@@ -40,6 +40,7 @@ SETTINGS: dict[str, object] = {
     "views.long": "96",
     "views.test": "64",
     "train.batch": "4",
+    "train.bf16": "false",  # processes that tests start compute as the tests do
     "train.save_seconds": "0",
     "base.iterations": "12",
     "transfer.iterations": "25",

@@ -129,3 +129,15 @@ def test_select_candidates_sorts_and_separates(pairs: Pairs) -> None:
     apart = own != other
     assert (iou(found.xywh[own], found.xywh[other])[apart] <= 0.5).all()
     assert set(group.tolist()) == set((pairs.image * 2 + pairs.label).tolist())
+
+
+def test_select_candidates_by_prototypes_takes_the_mean_of_score_and_cosine() -> None:
+    """0.5 x 0.2 + 0.5 x 0.8 = 0.5; co-mining follows: sqrt(0.5 x 0.8)."""
+    pairs = with_cosines(pairs_of((0, 0, 0.2, BOX), (0, 1, 0.9, APART)), [0.8, -0.5])
+    found = select_candidates(pairs, by_prototypes=True)
+    assert found.score_detector.tolist() == pytest.approx([0.5, 0.45])
+    assert found.score.tolist() == pytest.approx([0.4**0.5, 0.0])
+
+
+def test_select_candidates_by_prototypes_of_no_pairs() -> None:
+    assert len(select_candidates(with_cosines(pairs_of(), []), by_prototypes=True)) == 0

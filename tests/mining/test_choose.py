@@ -280,9 +280,13 @@ def test_mine_refuses_a_scan_of_other_images(
         ({"discriminator__weights": "resnet81"}, "resnet81"),
         ({"mine__detections": "nowhere.json"}, r"nowhere\.json: there is no such file"),
         ({"mine__pool": "nowhere.json"}, r"nowhere\.json: there is no such pool"),
+        (
+            {**NO_DISCRIMINATOR, "transfer__calibration": "prototypes"},
+            "prototypes compares candidates with the shots, which needs a discriminator",
+        ),
     ],
 )
-def test_check_mining_refuses_missing_files(
+def test_check_mining_refuses_what_would_fail_later(
     shapes_data: Path, changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
@@ -309,3 +313,18 @@ def test_check_mining_notes_keys_without_effect(
     check_mining(mining_config(shapes_data, **NO_DISCRIMINATOR, **unused))
     text = " ".join(capsys.readouterr().err.split())
     assert "discriminator.whiten, discriminator.refine have no effect" in text
+
+
+def test_mine_by_prototypes_chooses_other_boxes(
+    shapes_data: Path, finished: Path, tmp_path: Path
+) -> None:
+    mine_again(shapes_data, tmp_path, finished, transfer__calibration="prototypes")
+    before, after = (
+        {tuple(c["bbox"]): c for c in mined(out, "candidates.json")} for out in (finished, tmp_path)
+    )
+    same = before.keys() & after.keys()
+    assert same
+    for box in same:
+        of_tfa = before[box]
+        mean = (of_tfa["score_detector"] + of_tfa["cosine"]) / 2
+        assert after[box]["score_detector"] == pytest.approx(mean, abs=1e-5)

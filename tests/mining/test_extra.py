@@ -203,8 +203,10 @@ def test_read_extra_reads_the_pool_of_the_run(
     assert extra is not None
     assert (len(extra.data), len(extra.pool)) == (6, 1)
     novel, base = (of_extra(out, name) for name in ("candidates.json", "base.json"))
-    assert len(extra.unsure) == len(novel) + len(base)
-    assert np.bincount(extra.unsure.label, minlength=3)[2] == len(novel)
+    assert extra.candidates is not None
+    assert extra.base is not None
+    assert (len(extra.candidates), len(extra.base)) == (len(novel), len(base))
+    assert extra.missing.tolist() == [[True, True]] * 6
     pool = out / "pool-extra.json"
     pool.write_text(json.dumps(shapes.json_of(pool) | {"annotations": []}))
     corrected = read_extra(run)

@@ -243,6 +243,25 @@ def test_read_pool_reads_other_tools_files(tmp_path: Path) -> None:
     assert third.endswith("1 box outside of the picture left out")
 
 
+def test_read_pool_reads_rejected_places(tmp_path: Path) -> None:
+    data = data_of(tmp_path / "data")
+    path = written(tmp_path, data, found_of())
+    content = json.loads(path.read_text())
+    name = data.files[1]
+    place = {"file_name": name, "category": "bus", "bbox": [1, 2, 3.5, 4]}
+    path.write_text(json.dumps(content | {"rejected": [place]}))
+    found = read_pool(path, data, LABELS).rejected
+    assert (found.image.tolist(), found.label.tolist()) == ([1], [LABELS.novel.index("bus")])
+    assert found.xywh.tolist() == [[1, 2, 3.5, 4]]
+    for wrong in (
+        3, {}, place | {"file_name": "none.png"}, place | {"category": "car"},
+        place | {"bbox": [1, 2, 3]}, place | {"bbox": [1, 2, "3", 4]},
+    ):  # fmt: skip
+        path.write_text(json.dumps(content | {"rejected": [place, wrong]}))
+        with pytest.raises(DataError, match=r"rejected\[1\]: not a rejected place"):
+            read_pool(path, data, LABELS)
+
+
 def test_read_pool_tells_equal_names_apart_by_folders(tmp_path: Path) -> None:
     data = replace(data_of(tmp_path / "data"), files=("x/2007/p.png", "x/2012/p.png", "x/q.png"))
     found = select_candidates(pairs_of((1, 0, 0.5, SIXTH)))

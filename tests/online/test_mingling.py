@@ -30,12 +30,14 @@ from mini_fsod.detector.batch import ScoredProposals
 from mini_fsod.loader.resident import ScoredBoxes
 from mini_fsod.mining.overlap import NESTED, greedy_nms, nesting
 from mini_fsod.online.mingling import (
+    ACCEPTED,
     found_by_teacher,
     mingle,
     outside_objects,
     same_object,
     without_known,
     without_nested,
+    without_rejected,
 )
 
 
@@ -164,6 +166,25 @@ def test_mingle_ranks_the_pool_first_with_keep_pool() -> None:
     assert mingle(online, offline, 0.5, by_class=True, keep_pool=True)[0].valid.sum() == 2
 
 
+@pytest.mark.parametrize("keep_pool", [False, True])
+@pytest.mark.parametrize("by_class", [False, True])
+def test_mingle_keeps_every_accepted_box(keep_pool: bool, by_class: bool) -> None:
+    """Whatever overlaps it: a surer box of the teacher, another of the pool, another accepted."""
+    online = instances([(A, 2, 1.0), (B, 2, 0.9), (FAR_A, 2, 0.8)])
+    offline = instances([(NEAR_A, 2, ACCEPTED), (A, 2, ACCEPTED), (A, 2, 0.9), (C, 3, 0.1)])
+    kept, by_teacher = mingle(online, offline, 0.5, by_class, keep_pool)
+    assert sorted(rows_of(kept)) == sorted(
+        [(NEAR_A, 2, ACCEPTED), (A, 2, ACCEPTED), (B, 2, 0.9), (C, 3, 0.1)]
+    )
+    assert by_teacher.sum() == 1
+
+
+def test_mingle_lets_an_accepted_box_suppress_its_class_alone() -> None:
+    online, offline = instances([(A, 3, 0.9)]), instances([(A, 2, ACCEPTED)])
+    assert mingle(online, offline, 0.5, by_class=True)[0].valid.sum() == 2
+    assert rows_of(mingle(online, offline, 0.5, by_class=False)[0]) == [(A, 2, ACCEPTED)]
+
+
 def test_mingle_treats_images_separately() -> None:
     online = instances([(A, 2, 0.9)], [])
     offline = instances([], [(NEAR_A, 2, 0.5)])
@@ -184,6 +205,26 @@ def test_without_known_drops_boxes_on_annotated_ones() -> None:
     assert rows_of(without_known(of, drawn, both)) == [(FAR_A, 3, 0.7)]
     assert rows_of(without_known(of, drawn, ~both)) == rows_of(of)
     assert rows_of(without_known(of, drawn[:, :0], both[:, :0])) == rows_of(of)
+
+
+def test_accepted_boxes_are_neither_known_nor_nested() -> None:
+    whole = [0.0, 0.0, 20.0, 20.0]
+    of = instances([(whole, 2, ACCEPTED), (A, 2, ACCEPTED), (A, 2, 0.9), (NEAR_A, 3, 0.9)])
+    assert rows_of(without_nested(of)) == [
+        (whole, 2, ACCEPTED), (A, 2, ACCEPTED), (NEAR_A, 3, 0.9),
+    ]  # fmt: skip
+    drawn, there = torch.tensor([[A]]), torch.tensor([[True]])
+    assert rows_of(without_known(of, drawn, there)) == [(whole, 2, ACCEPTED), (A, 2, ACCEPTED)]
+
+
+def test_without_rejected_drops_the_class_at_the_place() -> None:
+    of = instances([(NEAR_A, 2, 0.9), (NEAR_A, 3, 0.8), (FAR_A, 2, 0.7)], [(A, 2, 0.9)], width=4)
+    rejected = targets([(A, 2, 1.0)], [(C, 2, 1.0)], width=2)
+    kept = without_rejected(of, rejected)
+    assert rows_of(kept, 0) == [(NEAR_A, 3, 0.8), (FAR_A, 2, 0.7)]
+    assert rows_of(kept, 1) == [(A, 2, 0.9)]
+    nothing = targets([], [], width=0)
+    assert rows_of(without_rejected(of, nothing), 0) == rows_of(of, 0)
 
 
 def test_without_nested_keeps_the_best_of_nested_boxes() -> None:

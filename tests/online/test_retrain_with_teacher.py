@@ -15,7 +15,8 @@ from helpers.online_run import LABELS, TEACHER, log_of, mixed_pool, run_of, trai
 from mini_fsod.data.dataset import NO_BOXES
 from mini_fsod.errors import UserError
 from mini_fsod.loader.augment import draw_strong, strong_view
-from mini_fsod.mining.extra import MinedExtra
+from mini_fsod.mining.extra import no_labels
+from mini_fsod.mining.mined_images import MinedImages
 from mini_fsod.mining.pool_io import read_pool
 from mini_fsod.online import health, retrain
 from mini_fsod.online.targets import TrainingSet
@@ -155,7 +156,7 @@ def test_online_uses_hidden_boxes_only_for_a_gauge(
     data: Path, tmp_path: Path, with_teacher: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nothing_hidden(data: Any, labels: Any) -> TrainingSet:
-        return TrainingSet(data, NO_BOXES, NO_BOXES.area, NO_BOXES)
+        return TrainingSet(data, NO_BOXES, NO_BOXES.area, NO_BOXES, run.data.missing(data))
 
     monkeypatch.setattr(retrain, "oracle", nothing_hidden)
     monkeypatch.setattr(retrain, "seem_complete", lambda objects, mined: False)
@@ -182,13 +183,14 @@ def test_online_has_no_precision_with_extra_images(
     known: list[bool] = []
 
     def recording_losses(*arguments: Any) -> Any:
-        known.append(arguments[-1])
+        known.append(arguments[-2])
         return losses_with_teacher(*arguments)
 
     monkeypatch.setattr(retrain, "losses_with_teacher", recording_losses)
     trained(run, tmp_path / "1")
     none = read_pool(write_pool(tmp_path / "none.json", data, []), run.data.mined, LABELS)
-    extra = MinedExtra(run.data.mined.with_boxes(NO_BOXES), none, NO_BOXES)
+    bare = run.data.mined.with_boxes(NO_BOXES)
+    extra = MinedImages(bare, none, no_labels(bare, LABELS))
     monkeypatch.setattr(retrain, "read_extra", lambda run: extra)
     trained(run, tmp_path / "2")
     assert known == [True, False]

@@ -19,13 +19,15 @@ from mini_fsod.data.read import read
 from mini_fsod.data.subsets import arranged
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.candidates import Candidates
-from mini_fsod.mining.extra import MinedExtra
+from mini_fsod.mining.mined_images import MinedImages
 from mini_fsod.mining.pool_io import Pool
+from mini_fsod.online.mingling import ACCEPTED
 from mini_fsod.online.targets import (
     TrainingSet,
-    base_and_pool,
+    boxes_in,
     epoch_images,
     oracle,
+    training_images,
     with_extra,
     with_shots,
 )
@@ -56,6 +58,20 @@ def candidates_of(*rows: tuple[int, int, tuple[float, ...], float]) -> Candidate
     return Candidates(image, label, xywh.astype(np.float64), score, score, None)
 
 
+def base_and_pool(data: Dataset, labels: LabelMap, pool: Pool, found: Any) -> TrainingSet:
+    """A training set of images whose base labels are complete; no candidate is background."""
+    missing = np.zeros((len(data), len(labels.base)), dtype=np.bool_)
+    return training_images(MinedImages(data, pool, missing, found), labels, 0.7, True)
+
+
+def unlabelled(
+    data: Dataset, pool: Pool, candidates: Candidates, base: Candidates, sure: float | None = 0.7
+) -> TrainingSet:
+    """The same where nobody has labelled base objects."""
+    missing = np.ones((len(data), 1), dtype=np.bool_)
+    return training_images(MinedImages(data, pool, missing, candidates, base), LABELS, sure, False)
+
+
 def rows_of(boxes: Boxes, data: Dataset) -> list[tuple[str, str, list[float]]]:
     return [
         (Path(data.files[i]).stem, LABELS.classes[k], box)
@@ -72,7 +88,7 @@ POOL = pool_of(
 )
 
 
-def test_base_and_pool_drops_hidden_boxes(data: Dataset) -> None:
+def test_training_images_drop_hidden_boxes(data: Dataset) -> None:
     training = base_and_pool(data, LABELS, POOL, None)
     assert rows_of(training.data.boxes, data) == [
         ("a", "car", [50, 10, 20, 20]),
@@ -89,7 +105,7 @@ def test_base_and_pool_drops_hidden_boxes(data: Dataset) -> None:
     assert len(data.boxes) == 5  # the argument is unchanged
 
 
-def test_base_and_pool_ignores_candidates(data: Dataset) -> None:
+def test_training_images_ignore_candidates(data: Dataset) -> None:
     candidates = candidates_of((2, BUS, (40, 20, 50, 30), 0.9), (1, BIRD, (0, 0, 9, 9), 0.1))
     training = base_and_pool(data, LABELS, pool_of(), candidates)
     assert len(training.mined) == len(training.scores) == 0
@@ -97,6 +113,27 @@ def test_base_and_pool_ignores_candidates(data: Dataset) -> None:
         ("b", "bird", [0, 0, 9, 9]),
         ("c", "bus", [40, 20, 50, 30]),
     ]
+
+
+def test_training_images_know_what_a_person_has_decided(data: Dataset) -> None:
+    """Accepted boxes rank above all others; rejected candidates are background."""
+    rejected = Boxes.of([2], [[41, 20, 50, 30]], [BUS])
+    pool = replace(pool_of((0, BUS, (10, 20, 30, 36), 1.0), (0, BIRD, (70, 50, 20, 20), 0.9)),
+                   rejected=rejected)  # fmt: skip
+    candidates = candidates_of((2, BUS, (40, 20, 50, 30), 0.9), (2, BIRD, (40, 20, 50, 30), 0.1))
+    training = base_and_pool(data, LABELS, pool, candidates)
+    assert training.scores.tolist() == [ACCEPTED, 0.9]
+    assert rows_of(training.ignored, data) == [("c", "bird", [40, 20, 50, 30])]
+    assert rows_of(training.rejected, data) == [("c", "bus", [41, 20, 50, 30])]
+
+
+def test_with_shots_keeps_accepted_boxes_but_on_shots_of_their_class(data: Dataset) -> None:
+    accepted = pool_of((0, BUS, (10, 20, 30, 36), 1.0), (2, BUS, (40, 20, 50, 30), 1.0))
+    shots = shots_of(data, A_BIRD, C_BUS)
+    training = with_shots(base_and_pool(data, LABELS, accepted, None), shots, LABELS)
+    # the bus of c is taught by its shot; of the bird of a, a person has said that it is a bus
+    assert rows_of(training.mined, data) == [("a", "bus", [10, 20, 30, 36])]
+    assert training.scores.tolist() == [ACCEPTED]
 
 
 def test_oracle_has_all_hidden_boxes_but_crowds(data: Dataset) -> None:
@@ -177,21 +214,114 @@ def test_with_shots_adds_several_images(data: Dataset) -> None:
     ]
 
 
+def test_with_shots_takes_regions_to_ignore_of_added_images(data: Dataset) -> None:
+    """c is added; that it has a car is not sure. In a, which is there, it does not matter."""
+    boxes = data.boxes
+    flagged = replace(boxes, ignore=np.isin(np.arange(5), [A_CAR, C_CAR]))
+    shots = shots_of(data.with_boxes(flagged), A_BIRD, A_CAR, C_CAR, C_BUS)
+    mined = data.select([0])
+    known = base_and_pool(mined, LABELS, pool_of(), None)
+    training = with_shots(known, shots, LABELS)
+    assert rows_of(training.ignored, training.data) == [("c", "car", [5, 5, 10, 10])]
+    assert ("c", "car", [5, 5, 10, 10]) not in rows_of(training.data.boxes, training.data)
+    assert training.missing.tolist() == [[False], [False]]
+    none = candidates_of((0, BIRD, (0, 0, 9, 9), 0.1))
+    training = with_shots(unlabelled(mined, pool_of(), none, none), shots, LABELS)
+    assert training.missing.tolist() == [[True], [True]]
+
+
+def test_boxes_in_finds_the_images_of_shots(data: Dataset) -> None:
+    shots = shots_of(data, A_BIRD, B_BIRD, C_BUS)
+    mined = data.select([2, 0])
+    assert rows_of(boxes_in(shots, mined), mined) == [
+        ("c", "bus", [40, 20, 50, 30]),
+        ("a", "bird", [10, 20, 30, 40]),
+    ]
+
+
+# Images without base labels
+
+
+FOUND = (
+    (0, 0, (50, 10, 20, 20), 0.9),  # the car of a
+    (0, 0, (10, 20, 30, 40), 0.8),  # a bird, which looks like a car
+    (1, 0, (0, 0, 30, 30), 0.3),
+    (2, 0, (5, 5, 10, 10), 0.7),  # just sure
+)
+
+
+def test_training_images_take_sure_detections_for_base_labels(data: Dataset) -> None:
+    bare = data.with_boxes(NO_BOXES)
+    candidates = candidates_of((0, BIRD, (10, 20, 30, 40), 0.9), (1, BUS, (9, 9, 9, 9), 0.1))
+    pool = pool_of((0, BIRD, (10, 20, 30, 38), 0.9))
+    training = unlabelled(bare, pool, candidates, candidates_of(*FOUND))
+    assert rows_of(training.data.boxes, data) == [
+        ("a", "car", [50, 10, 20, 20]),  # not the bird, which was mined
+        ("c", "car", [5, 5, 10, 10]),
+    ]
+    assert rows_of(training.ignored, data) == [
+        ("a", "bird", [10, 20, 30, 40]),
+        ("b", "bus", [9, 9, 9, 9]),
+        ("b", "car", [0, 0, 30, 30]),
+    ]
+    assert training.missing.all()
+    nothing_sure = unlabelled(bare, pool, candidates, candidates_of(*FOUND), sure=None)
+    assert len(nothing_sure.data.boxes) == 0
+    assert len(nothing_sure.ignored) == 5
+
+
+def test_training_images_do_not_take_a_shot_for_a_base_object(data: Dataset) -> None:
+    bare, found = data.with_boxes(NO_BOXES), candidates_of(*FOUND)
+    images = MinedImages(bare, pool_of(), np.ones((3, 1), dtype=np.bool_), None, found)
+    shots = boxes_in(shots_of(data, A_BIRD), data)
+    training = training_images(images, LABELS, 0.7, False, shots)
+    assert rows_of(training.data.boxes, data) == [
+        ("a", "car", [50, 10, 20, 20]),
+        ("c", "car", [5, 5, 10, 10]),
+    ]
+
+
+def test_training_images_keep_to_labels_where_there_are_some(data: Dataset) -> None:
+    """a and c are labelled, b is not."""
+    missing = np.array([[False], [True], [False]])
+    candidates = candidates_of((0, BUS, (9, 9, 9, 9), 0.1), (1, BUS, (9, 9, 9, 9), 0.1))
+    base = candidates_of(*FOUND, (1, 0, (40, 40, 20, 20), 0.95))
+    images = MinedImages(data, pool_of(), missing, candidates, base)
+    training = training_images(images, LABELS, 0.7, ignore_candidates=False)
+    assert rows_of(training.data.boxes, data) == [
+        ("a", "car", [50, 10, 20, 20]),
+        ("b", "car", [40, 40, 20, 20]),
+        ("c", "car", [5, 5, 10, 10]),
+    ]
+    assert rows_of(training.ignored, data) == [
+        ("b", "bus", [9, 9, 9, 9]),
+        ("b", "car", [0, 0, 30, 30]),
+    ]
+
+
+# Extra images
+
+
+def extra_set(data: Dataset, pool: Pool, *found: tuple[int, int, tuple[float, ...], float]) -> Any:
+    base = candidates_of(*found)
+    return unlabelled(data.with_boxes(NO_BOXES), pool, base.take(np.zeros(0, np.int64)), base)
+
+
 def test_with_extra_adds_images_with_full_paths(data: Dataset, tmp_path: Path) -> None:
-    """b is a training image; a and c are extra images, of which only a pool is known."""
+    """b is a training image; a and c are extra images, of which nobody has labelled anything."""
     own, rest = data.select([1]), data.select([2, 0])
-    rest = replace(rest, root=tmp_path / "data" / "." / "..", boxes=NO_BOXES)
+    rest = replace(rest, root=tmp_path / "data" / "." / "..")
     rest = replace(rest, files=tuple(f"data/{file}" for file in rest.files))
     pool = pool_of((0, BUS, (40, 20, 50, 30), 0.9), (1, BIRD, (70, 50, 20, 20), 0.3))
-    unsure = Boxes.of([1, 0], [[50, 10, 20, 20], [5, 5, 10, 10]], [0, 0])
+    extra = extra_set(rest, pool, (1, 0, (50, 10, 20, 20), 0.8), (0, 0, (5, 5, 10, 10), 0.2))
     candidate = candidates_of((0, BIRD, (0, 0, 9, 9), 0.2))
     known = base_and_pool(own, LABELS, pool_of((0, BIRD, (0, 0, 60, 60), 0.7)), candidate)
-    training = with_extra(known, MinedExtra(rest, pool, unsure), LABELS)
+    training = with_extra(known, extra)
     whole = training.data
     assert [whole.path(i) for i in (1, 2)] == [data.path(i).resolve() for i in (2, 0)]
     assert whole.path(0) == data.path(1)
     assert len(set(whole.ids)) == len(whole.ids) == len(whole.sources) == 3
-    assert len(whole.boxes) == 0
+    assert rows_of(whole.boxes, whole) == [("a", "car", [50, 10, 20, 20])]  # it is sure
     assert whole.sizes.tolist() == [[60, 60], [90, 50], [100, 80]]
     assert rows_of(training.mined, whole) == [
         ("b", "bird", [0, 0, 60, 60]),
@@ -202,24 +332,37 @@ def test_with_extra_adds_images_with_full_paths(data: Dataset, tmp_path: Path) -
     assert rows_of(training.ignored, whole) == [
         ("b", "bird", [0, 0, 9, 9]),
         ("c", "car", [5, 5, 10, 10]),
-        ("a", "car", [50, 10, 20, 20]),
     ]
+    assert training.missing.tolist() == [[False], [True], [True]]
+
+
+def test_with_extra_has_the_decisions_about_extra_images(data: Dataset) -> None:
+    rest = replace(data.select([2, 0]), boxes=NO_BOXES)
+    rejected = Boxes.of([0, 1], [[5, 5, 10, 10], [0, 0, 9, 9]], [BUS, BIRD])
+    pool = replace(pool_of((1, BIRD, (70, 50, 20, 20), 1.0)), rejected=rejected)
+    own = replace(pool_of(), rejected=Boxes.of([0], [[1, 1, 9, 9]], [BIRD]))
+    known = base_and_pool(data.select([1]), LABELS, own, None)
+    training = with_extra(known, base_and_pool(rest, LABELS, pool, None))
+    assert training.scores.tolist() == [ACCEPTED]
+    assert rows_of(training.rejected, training.data) == [
+        ("b", "bird", [1, 1, 9, 9]), ("a", "bird", [0, 0, 9, 9]),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("image", "name"), [(1, "a"), (0, "c")])
 def test_with_extra_leaves_out_images_without_a_mined_box(
     data: Dataset, image: int, name: str
 ) -> None:
-    rest = replace(data.select([2, 0]), boxes=NO_BOXES)
-    unsure = Boxes.of([0, 1], [[1, 1, 10, 10], [2, 2, 10, 10]], [0, 0])
+    rest = data.select([2, 0])
+    found = (0, 0, (1, 1, 10, 10), 0.2), (1, 0, (2, 2, 10, 10), 0.2)
     known = base_and_pool(data.select([1]), LABELS, pool_of(), None)
     pool = pool_of((image, BIRD, (70, 50, 20, 20), 0.3), (image, BUS, (0, 0, 20, 20), 0.2))
-    training = with_extra(known, MinedExtra(rest, pool, unsure), LABELS)
+    training = with_extra(known, extra_set(rest, pool, *found))
     assert [Path(file).stem for file in training.data.files] == ["b", name]
     boxes = [(name, "bird", [70, 50, 20, 20]), (name, "bus", [0, 0, 20, 20])]
     assert rows_of(training.mined, training.data) == boxes
     assert rows_of(training.ignored, training.data) == [(name, "car", [image + 1] * 2 + [10, 10])]
-    nothing = with_extra(known, MinedExtra(rest, pool_of(), unsure), LABELS)
+    nothing = with_extra(known, extra_set(rest, pool_of(), *found))
     assert nothing.data.files == known.data.files
     assert len(nothing.mined) == len(nothing.ignored) == len(nothing.scores) == 0
 

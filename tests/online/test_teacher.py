@@ -12,6 +12,7 @@ from helpers.novel_boxes import HALF_A, NEAR_A, A, B, C, D, Row, candidates, ins
 from mini_fsod.config.schema import Mine, Mingle, Online
 from mini_fsod.detector.batch import ScoredProposals, Targets
 from mini_fsod.labels import LabelMap
+from mini_fsod.online.mingling import ACCEPTED
 from mini_fsod.online.teacher import TeacherInputs, losses_with_teacher
 
 LABELS = LabelMap(("dog", "cat"), ("cow", "bus"))  # 0, 1; 2, 3
@@ -46,11 +47,13 @@ class FakeDetector:
         regions: list[Row] = (),
         mine: Mine = Mine(),  # noqa: B008
         truth_known: bool = False,
+        rejected: list[Row] = (),
+        missing: list[bool] | None = None,
         **keys: Any,
     ):
         """The targets as (box, label), and the losses and gauges, with these keys of `online`."""
         online = Online(**{"iou_branch": False, **keys})
-        losses = losses_with_teacher(self, self, LABELS, online, mine, 0.5, truth_known)
+        losses = losses_with_teacher(self, self, LABELS, online, mine, 0.5, truth_known, 0.7)
         inputs = TeacherInputs(
             WEAK,
             STRONG,
@@ -59,7 +62,9 @@ class FakeDetector:
             instances(pool, width=4),
             targets([*regions], width=2),
             targets([*hidden], width=4),
+            targets([*rejected], width=2),
             DRAW,
+            None if missing is None else torch.tensor([missing]),
         )
         found = losses(inputs)
         assert self.student_view is STRONG
@@ -97,6 +102,19 @@ def test_losses_with_teacher_train_on_truth_and_mingled_boxes() -> None:
     assert detector.extra.valid[0].tolist() == [True, True, False, False]
 
 
+def test_losses_with_teacher_do_not_take_rejected_places_from_the_teacher() -> None:
+    rows, _ = FakeDetector(FOUND).teach(TRUTH, [], rejected=[(C, 3, 1.0), (A, 3, 1.0)])
+    assert rows == [(B, 0), (NEAR_A, 2)]
+
+
+def test_losses_with_teacher_keep_accepted_boxes() -> None:
+    """Even where the teacher is surer, and on a base box with drop_on_base."""
+    accepted: list[Row] = [(A, 2, ACCEPTED), (B, 3, ACCEPTED)]
+    mine = Mine(drop_on_base=True, drop_nested=True)
+    rows, _ = FakeDetector(FOUND).teach(TRUTH, accepted, mine=mine)
+    assert sorted(rows) == sorted([(B, 0), (A, 2), (B, 3), (C, 3)])
+
+
 @pytest.mark.parametrize(("rpn", "rcnn"), [(True, False), (False, True), (False, False)])
 def test_losses_with_teacher_join_the_pool_as_asked(rpn: bool, rcnn: bool) -> None:
     detector, keys = FakeDetector(FOUND), Mingle(rpn=rpn, rcnn=rcnn)
@@ -106,6 +124,18 @@ def test_losses_with_teacher_join_the_pool_as_asked(rpn: bool, rcnn: bool) -> No
     assert (values["pool"], values["agreed"]) == (2, 1)  # of the whole pool in any case
     rows, _ = detector.teach(TRUTH, POOL, mingle=keys, delta=0.91)
     assert rows == [(B, 0), *([(A, 2), (D, 2)] if rcnn else [])]
+
+
+def test_losses_with_teacher_add_base_objects_where_labels_are_missing() -> None:
+    """The teacher is sure of a base object in B, and, as of a novel one, in A."""
+    found = detections((B, 0, 0.95), (D, 1, 0.6), (NEAR_A, 2, 0.9), (A, 1, 0.8), (C, 1, 0.75))
+    detector = FakeDetector(found)
+    assert detector.teach([], [], missing=[True, True])[0] == [(B, 0), (C, 1), (NEAR_A, 2)]
+    assert detector.teach([], [], missing=[False, True])[0] == [(C, 1), (NEAR_A, 2)]
+    assert detector.teach([], [])[0] == [(NEAR_A, 2)]
+    rows, values = detector.teach(TRUTH, [], missing=[True, True])  # B is there already
+    assert rows == [(B, 0), (C, 1), (NEAR_A, 2)]
+    assert values["base"] == 2
 
 
 def test_losses_with_teacher_use_delta_as_least_score() -> None:

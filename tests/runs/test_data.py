@@ -185,3 +185,19 @@ def test_check_notes_a_missing_test_set(tmp_path: Path, capsys: pytest.CaptureFi
     own = run_data(shapes.write_data(tmp_path / "data", ("train",)))
     own.check(["base"])
     assert "no test set, so nothing will be scored" in capsys.readouterr().err
+
+
+def test_leave_out_removes_images_of_a_novel_class_and_keeps_its_shots(data: Path) -> None:
+    whole, without = run_data(data), run_data(data, data__leave_out=shapes.NOVEL)
+    shown = whole.train.classes.index(shapes.NOVEL)
+    images = {*whole.train.boxes.image[whole.train.boxes.label == shown].tolist()}
+    left = [file for i, file in enumerate(whole.train.files) if i not in images]
+    assert 0 < len(left) < len(whole.train)
+    assert [*without.train.files] == [*without.mined.files] == left
+    assert without.shots.digest == whole.shots.digest
+    assert without.digest_of("base") != whole.digest_of("base")
+
+
+def test_leave_out_refuses_a_class_that_is_not_novel(data: Path) -> None:
+    with pytest.raises(UserError, match='"red" is no novel class of this run'):
+        run_data(data, data__leave_out="red").check(["base"])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from helpers.given import write_detector, write_photos
 from helpers.tiny_run import config, discriminator
 from mini_fsod.config.schema import Config
 from mini_fsod.runs import probe
@@ -95,9 +96,22 @@ def test_estimate_run_takes_a_budget_as_it_is(data: Path, seconds: Clock) -> Non
 
 
 def test_estimate_run_counts_only_scoring_for_a_given_detector(data: Path, tmp_path: Path) -> None:
-    (stage,) = estimated(tiny(data, base__checkpoint=tmp_path), "base").stages
+    given = write_detector(tmp_path / "given.safetensors", ("red", "green"))
+    (stage,) = estimated(tiny(data, base__checkpoint=given), "base").stages
     assert stage.iterations is None
     assert stage.minutes == stage.scoring > 0
+
+
+def test_estimate_run_counts_looking_for_base_objects(tmp_path: Path) -> None:
+    """In a run without labels, before the few-shot detector is trained and in the scan."""
+    photos = write_photos(tmp_path)
+    given = write_detector(tmp_path / "given.safetensors", ("red", "green"))
+    keys = {"base__checkpoint": given, "shots__file": photos.shots, "shots__root": photos.root}
+    found = estimated(config(photos.root, **keys, transfer__data="known", online__shots="true"))
+    base, transfer, scan, *_ = found.stages
+    assert base.minutes > 0 == base.scoring
+    assert transfer.minutes > 0
+    assert scan.minutes > 0
 
 
 def test_estimate_run_counts_nothing_for_no_fine_tuning(data: Path) -> None:

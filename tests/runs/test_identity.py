@@ -72,6 +72,7 @@ def changed(one: dict[str, str], other: dict[str, str]) -> set[str]:
         ({"mine__min_score": 0.1}, {"scan", "mine"}),
         ({"discriminator__weights": "resnet50:IMAGENET1K_V1"}, {"scan", "mine"}),
         ({"mine__alpha": 2}, {"mine"}),
+        ({"transfer__calibration": "prototypes"}, {"mine"}),
         ({"discriminator__whiten": True}, {"mine"}),
         ({"mine__drop_on_base": True}, {"mine", "online", "tune"}),
         ({"online__delta": 0.5}, {"online", "tune"}),
@@ -157,3 +158,8 @@ def test_file_content_reads_the_file_and_keeps_names(tmp_path: Path) -> None:
     assert file_content(file) != one
     assert file_content("resnet50:IMAGENET1K_V1") == "resnet50:IMAGENET1K_V1"
     assert file_content(None) is None
+
+
+def test_static_keys_of_another_class_left_out_differ() -> None:
+    one, other = (static_keys(config(data__leave_out=name), "base") for name in ("bird", "bus"))
+    assert one != other

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mini_fsod.runs.pool import EXTRA_POOL, POOL, edits, refresh_pools
+from mini_fsod.review.decisions import JOURNAL, NOWHERE, Decision, Journal, Place
+from mini_fsod.runs.pool import EXTRA_POOL, POOL, edits, has_accepted, refresh_pools
 
 BOX = {"image_id": 1, "category_id": 3, "bbox": [1, 2, 30, 40], "score": 0.9}
 
@@ -120,3 +121,125 @@ def test_edits_of_a_file_that_is_no_pool(run: Path, tmp_path: Path) -> None:
     mined = write_mined(tmp_path / "mine-1", BOX)
     (run / POOL).write_text("{}")
     assert edits(run, mined)["boxes"] == 0
+
+
+# With the decisions of a review
+
+LEFT, RIGHT = (1.0, 2.0, 30.0, 40.0), (61.0, 2.0, 30.0, 40.0)  # LEFT is that of BOX
+
+
+def decide(run: Path, *decisions: Decision) -> None:
+    journal = Journal(run / JOURNAL)
+    journal.append(decisions)
+    journal.close()
+
+
+def place(box: tuple[float, float, float, float], extra: bool = False) -> Place:
+    return Place("a.png", extra, "bolt", box)
+
+
+REJECT = Decision(place(LEFT), "reject", True, 0.9)
+DRAW = Decision(place(RIGHT), "accept")
+
+
+def pooled(run: Path, name: str = POOL) -> list[tuple[float, ...]]:
+    boxes = json.loads((run / name).read_text())["annotations"]
+    return sorted((*box["bbox"], box["score"]) for box in boxes)
+
+
+def test_refresh_pools_does_the_decisions_to_every_mining(run: Path, tmp_path: Path) -> None:
+    moved = BOX | {"bbox": [2, 2, 30, 40]}
+    decide(run, REJECT, DRAW)
+    for name in ("mine-1", "mine-2"):
+        refresh_pools(run, write_mined(tmp_path / name, moved))
+        assert pooled(run) == [(*RIGHT, 1.0)]
+        assert len(json.loads((run / POOL).read_text())["rejected"]) == 1
+    assert has_accepted(run / POOL)
+    assert {path.name for path in run.iterdir()} == {POOL, JOURNAL, ".pools.json"}
+    mined = write_mined(tmp_path / "mine-3", moved)
+    decide(run, *(Decision(NOWHERE, "undo", of=n) for n in (1, 2)))
+    refresh_pools(run, mined)
+    assert (run / POOL).read_bytes() == (mined / "pool.json").read_bytes()
+    assert not has_accepted(run / POOL)
+
+
+def test_refresh_pools_does_decisions_about_extra_pictures_to_their_pool(
+    run: Path, tmp_path: Path
+) -> None:
+    mined = write_mined(tmp_path / "mine-1", BOX, extra=True)
+    decide(run, Decision(place(LEFT, extra=True), "reject", True, 0.9))
+    refresh_pools(run, mined)
+    assert pooled(run) == [(*LEFT, 0.9)]
+    assert pooled(run, EXTRA_POOL) == []
+
+
+def test_refresh_pools_lets_edits_and_decisions_follow_each_other(
+    run: Path, tmp_path: Path
+) -> None:
+    """The last word about a place counts, whichever tool it was said in."""
+    mined = write_mined(tmp_path / "mine-1", BOX)
+    refresh_pools(run, mined)
+    edit(run, BOX, BOX | {"bbox": [61, 62, 30, 40], "score": 0.5})  # another tool adds a box
+    decide(run, REJECT, DRAW)
+    refresh_pools(run, mined)
+    assert pooled(run) == [(*RIGHT, 1.0), (61, 62, 30, 40, 0.5)]
+    edit(run, BOX)  # another tool takes both away, and puts the rejected one back
+    refresh_pools(run, mined)
+    assert pooled(run) == [(*LEFT, 0.9)]
+    decide(run, Decision(place(LEFT), "accept", True, 0.9))
+    refresh_pools(run, mined)
+    assert pooled(run) == [(*LEFT, 1.0)]
+    refresh_pools(run, mined)
+    assert pooled(run) == [(*LEFT, 1.0)]
+
+
+def test_refresh_pools_sets_an_edited_and_reviewed_pool_of_another_mining_aside(
+    run: Path, tmp_path: Path
+) -> None:
+    refresh_pools(run, write_mined(tmp_path / "mine-1", BOX))
+    edit(run, BOX, BOX | {"bbox": [61, 62, 30, 40]})
+    decide(run, REJECT, DRAW)
+    refresh_pools(run, tmp_path / "mine-1")
+    edited = (run / POOL).read_bytes()
+    refresh_pools(run, write_mined(tmp_path / "mine-2", BOX, BOX))
+    assert (run / "pool-edited.json").read_bytes() == edited
+    assert pooled(run) == [(*RIGHT, 1.0)]  # the decisions go on
+
+
+def test_refresh_pools_after_a_kill_knows_its_own_pool(run: Path, tmp_path: Path) -> None:
+    """Killed after the pool was written, and before its origin was."""
+    mined = write_mined(tmp_path / "mine-1", BOX)
+    refresh_pools(run, mined)
+    origin = (run / ".pools.json").read_bytes()
+    decide(run, REJECT, DRAW)
+    refresh_pools(run, mined)
+    (run / ".pools.json").write_bytes(origin)
+    refresh_pools(run, mined)
+    assert "edited" not in json.loads((run / ".pools.json").read_text())[POOL]
+    refresh_pools(run, write_mined(tmp_path / "mine-2", BOX, BOX))
+    assert not (run / "pool-edited.json").exists()
+
+
+def test_refresh_pools_leaves_a_broken_pool_to_its_reader(run: Path, tmp_path: Path) -> None:
+    mined = write_mined(tmp_path / "mine-1", BOX)
+    refresh_pools(run, mined)
+    (run / POOL).write_text("{")
+    decide(run, REJECT)
+    refresh_pools(run, mined)
+    assert (run / POOL).read_text() == "{"
+
+
+def test_edits_counts_what_the_decisions_changed(run: Path, tmp_path: Path) -> None:
+    boxes = [BOX | {"bbox": [40 * n, 2, 30, 40]} for n in range(3)]
+    mined = write_mined(tmp_path / "mine-1", *boxes)
+    decide(
+        run,
+        Decision(place((0.0, 2.0, 30.0, 40.0)), "reject", True, 0.9),
+        Decision(place((40.0, 2.0, 30.0, 40.0)), "accept", True, 0.9),
+        Decision(place((80.0, 2.0, 30.0, 40.0)), "accept", True, 0.9, as_name="nut"),
+        Decision(place((1.0, 62.0, 30.0, 30.0)), "accept", False, 0.2),
+    )
+    refresh_pools(run, mined)
+    assert edits(run, mined) == {
+        "edited": True, "boxes": 3, "removed": 1, "added": 1, "relabelled": 1,
+    }  # fmt: skip

@@ -171,7 +171,7 @@ def test_shots_from_file_tells_pictures_of_one_name_apart(data: Path, tmp_path: 
     there = [box for box in boxes(everything) if box[0] == shots.files[3] and box[1] != NOVEL]
     assert boxes(taught) == sorted([*boxes(shots), *there])
     assert len(there) > 0
-    base = TrainingSet(everything, NO_BOXES, np.zeros(0), NO_BOXES)
+    base = TrainingSet(everything, NO_BOXES, np.zeros(0), NO_BOXES, own.missing(everything))
     learnt = with_shots(base, shots, own.labels)
     assert len(learnt.data) == len(everything) + 3
     assert all(Path(learnt.data.path(i)).exists() for i in range(len(learnt.data)))

@@ -26,7 +26,7 @@ from mini_fsod.runs import stages
 TRAINED = {"iterations", "seconds", "training_seconds", "images_per_second", "checkpoint_sha256"}
 SCORED = {
     *("metric", "nAP50", "bAP50", "AP50", "per_class", "images", "detections"),
-    *("test_set", "test_seconds"),
+    *("test_set", "test_seconds", "score"),
 }
 
 
@@ -36,13 +36,15 @@ SCORED = {
 def test_run_leaves_a_folder_that_people_can_open(data: Path, finished: Path) -> None:
     names = {path.name for path in finished.iterdir()}
     links = {"base", "transfer"}
-    assert names == links | {"config.yaml", "detector.safetensors", "results.json", ".lock"}
+    files = {"config.yaml", "data.json", "detector.safetensors", "results.json", ".lock"}
+    assert names == links | files
     assert {name for name in names if (finished / name).is_symlink()} == links
     assert resolve(finished / "config.yaml") == config(data)
     for stage in links:
         inside = {path.name for path in (finished / stage).iterdir() if path.is_file()}
         score = {name for name in inside if name.startswith("score-")}
         assert len(score) == 1
+        score |= {name.replace("score-", "detections-").replace(".json", ".npz") for name in score}
         # no training state to resume from, no half-written file
         assert inside - score == {"checkpoint.safetensors", "metrics.json", "log.jsonl"}
     last = (finished / "detector.safetensors").read_bytes()
@@ -246,6 +248,6 @@ def test_run_trains_on_an_edited_pool(
     shapes.rewrite(copied_whole / "pool.json", lambda content: content["annotations"].pop())
     results = run(short_config(data), copied_whole, last="tune")
     assert results["pool"]["removed"] == 1
-    assert "edited pool" in capsys.readouterr().err
+    assert "1 removed, 0 added, 0 relabelled" in capsys.readouterr().err
     assert (copied_whole / "online").resolve() != mined
     assert (mined / "metrics.json").exists()  # the result of the mined pool stays

@@ -6,9 +6,10 @@ import pytest
 
 from helpers.photos import Box, bolts, write_boxes, write_photos
 from mini_fsod.config.load import resolve
+from mini_fsod.runs.estimate import RunEstimate, StageEstimate
 from mini_fsod.start.choose import choose
 from mini_fsod.start.look import look
-from mini_fsod.start.warn import warnings
+from mini_fsod.start.warn import cost_warnings, warnings
 from mini_fsod.start.write import text_of
 
 
@@ -44,6 +45,21 @@ def test_warnings_say_what_will_go_wrong(
     tmp_path: Path, boxes: list[tuple[int, str, Box]], photos: int, words: str
 ) -> None:
     assert words in lines_of(tmp_path, *boxes, photos=photos)
+
+
+def test_cost_warnings_say_what_the_speed_means() -> None:
+    config = resolve("photos", ["base.minutes=20", "online.minutes=5"])
+    stages = (
+        StageEstimate("base", 20, 0, 280, 3.0, 9 << 30),
+        StageEstimate("transfer", 9, 0, 20, 3.0, 1 << 30),
+        StageEstimate("scan", 5, 0, None, 3.0, 1 << 30),
+        StageEstimate("online", 5, 0, 4_000, 3.0, 1 << 30),
+    )
+    lines = cost_warnings(RunEstimate(stages, 0), config, 8 << 30)
+    assert len(lines) == 2
+    assert "needs 9.0 GiB, this machine has 8.0 GiB" in lines[1]
+    assert "280 iterations fit into 20 minutes" in lines[0]
+    assert cost_warnings(RunEstimate(stages[1:], 0), config, 8 << 30) == []
 
 
 def test_warnings_name_boxes_of_classes_that_are_not_new(tmp_path: Path) -> None:

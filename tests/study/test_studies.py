@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from mini_fsod.config.schema import STAGES
 from mini_fsod.errors import UserError
 from mini_fsod.runs.identity import stages_of, static_keys
 from mini_fsod.study.known import STUDIES
-from mini_fsod.study.paper import paper_numbers
+from mini_fsod.study.paper import TABLES, paper_numbers
 from mini_fsod.study.studies import choose_rows, narrow, parse_numbers
 
 
@@ -193,3 +194,75 @@ def test_known_studies_have_valid_rows(name: str) -> None:
             resolve(study.source, [*row.sets, "data.root=somewhere"], shots=shots).ready()
         assert row.last in STAGES
         assert all(paper_numbers(label, 1)[1] for label in row.paper)
+
+
+def changes_of(study: str, label: str) -> dict[str, object]:
+    """The keys in which a row differs from its study's preset."""
+    row = next(row for row in STUDIES[study].rows if row.label == label)
+    source = STUDIES[study].source
+    plain, found = (flat(resolve(source, sets).model_dump()) for sets in ((), row.sets))
+    return {key: value for key, value in found.items() if value != plain[key]}
+
+
+def test_main_voc_has_all_methods_of_the_table_of_the_paper() -> None:
+    study = STUDIES["main-voc"]
+    shown = [label for row in study.rows for label in row.paper]
+    assert sorted(shown) == sorted(TABLES["tab:voc_main"].rows)
+    assert (study.splits, study.shots) == ((1, 2, 3), (1, 2, 3, 5, 10))
+
+
+@pytest.mark.parametrize("shots", [1, 5])
+def test_main_voc_plus_is_the_preset_voc_320_plus(shots: int) -> None:
+    row = STUDIES["main-voc"].rows[2]
+    assert resolve("voc-320", row.sets, shots=shots) == resolve("voc-320-plus", shots=shots)
+
+
+def test_main_coco_has_all_methods_of_the_table_of_the_paper() -> None:
+    study = STUDIES["main-coco"]
+    assert sorted(name for row in study.rows for name in row.paper) == sorted(
+        TABLES["tab:coco_main"].rows
+    )
+    assert paper_numbers("MINI", None)[1][30] == {"nAP": 27.3, "nAP50": 44.9, "nAP75": 28.5}
+
+
+NO_TEACHER = {"online.teacher": False, "online.iou_branch": False}
+
+
+@pytest.mark.parametrize(
+    ("study", "label", "changes"),
+    [
+        ("miners", "MINI by TFA with prototypes", {"transfer.calibration": "prototypes"}),
+        ("hyper", "alpha=3.0", {**NO_TEACHER, "mine.alpha": 3.0}),
+        ("hyper", "alpha=1.5", NO_TEACHER),
+        ("hyper", "N=450", {**NO_TEACHER, "mine.per_class": 450}),
+        ("hyper", "delta=0.9", {"online.delta": 0.9}),
+        ("hyper", "beta=2.0", {"online.iou_beta": 2.0}),
+        ("robustness", "MINI without sofa", {"data.leave_out": "sofa"}),
+        ("external", "extra set", {"mine.extra_only": True}),
+        ("external", "base set", {}),
+    ],
+)
+def test_rows_change_only_what_they_name(
+    study: str, label: str, changes: dict[str, object]
+) -> None:
+    assert changes_of(study, label) == changes
+
+
+def test_external_rows_beyond_the_base_set_need_a_folder(tmp_path: Path, mini) -> None:
+    words = ("study", "external", "--dry-run", "-o", tmp_path / "out", "--set", "mine.extra=photos")
+    code, out, _ = mini(*words)
+    assert code == 0
+    assert "extra-set" in out
+
+
+def test_hyper_rows_of_one_pool_share_its_stages() -> None:
+    study = STUDIES["hyper"]
+    keys = [static_keys(resolve(study.source, row.sets), row.last) for row in study.rows]
+    assert len({each["scan"] for each in keys}) == 1
+    assert len({each["mine"] for each in keys}) == 5  # alpha and N: three each, one in common
+
+
+def test_robustness_trains_a_base_detector_for_each_class() -> None:
+    study = STUDIES["robustness"]
+    keys = [static_keys(resolve(study.source, row.sets), row.last) for row in study.rows]
+    assert len({each["base"] for each in keys}) == 5

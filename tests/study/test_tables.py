@@ -241,3 +241,13 @@ def test_write_tables_shortens_ranges_of_seeds(
 ) -> None:
     study = example_study(shots=(1,), seeds=seeds)
     assert text in write_tables(tmp_path, study, plan_study(study).cells)
+
+
+def test_gather_results_takes_names_of_classes_as_figures(tmp_path: Path) -> None:
+    study = example_study(rows=(Row("TFA"),), figures=("nAP50", "bird", "bus"), shots=(1,))
+    plan = plan_study(study)
+    by_class = {"bird": {"AP50": 31.5}, "bus": {"AP50": None}}
+    scores = {"nAP50": 31.5, "per_class": by_class}
+    finish_cells(tmp_path, plan, {cell.name: {cell.last: scores} for cell in plan.cells})
+    mean = gather_results(tmp_path, study, plan.cells)["summary"][0]["mean"]
+    assert mean == {"nAP50": 31.5, "bird": 31.5, "bus": None}

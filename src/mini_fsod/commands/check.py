@@ -13,10 +13,9 @@ from typer import Option
 
 from mini_fsod import console
 from mini_fsod.commands.options import AsJson, Data, Novel, Split, Subset, app, flag
-from mini_fsod.data.archive import is_archive
-from mini_fsod.data.layout import data_folder, name_of
+from mini_fsod.data.layout import data_folder, is_archive, name_of
 from mini_fsod.errors import Problem, UserError, total
-from mini_fsod.files import is_file, real, write_image
+from mini_fsod.files import is_file, real
 from mini_fsod.labels import LabelMap, refuse_split_with_novel
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def check_command(
         Path | None,
         Option(
             help="File of the contact sheet; default: NAME-check.png in the current folder, or "
-            "next to the data. Example: --sheet look.png"
+            "next to the data; never over another sheet or a photo. Example: --sheet look.png"
         ),
     ] = None,
     no_sheet: Annotated[bool, flag("--no-sheet", "Write no contact sheet.")] = False,
@@ -70,7 +69,13 @@ def check_command(
     from mini_fsod.data.duplicates import copy_notes, leak_problems, same_content
     from mini_fsod.data.read import read_with_problems
     from mini_fsod.data.subsets import default_training_set
-    from mini_fsod.data.summary import base_problems, novel_notes, split_classes, summarize
+    from mini_fsod.data.summary import (
+        base_problems,
+        novel_notes,
+        split_classes,
+        summarize,
+        unlabelled_notes,
+    )
 
     name = name_of(data)
     refuse_split_with_novel(split, novel)
@@ -97,6 +102,7 @@ def check_command(
     problems = (problems or check.empty_problems(dataset, name)) + class_problems
     figures = summarize(dataset, labels, sizes, training, training_name)
     notes = [*dataset.notes, *copy_notes(dataset, duplicates), *novel_notes(figures)]
+    notes += unlabelled_notes(dataset, training)
     if as_json:
         result = figures | {"notes": notes, "problems": [asdict(p) for p in problems]}
         print(json.dumps(result, allow_nan=False))
@@ -106,7 +112,9 @@ def check_command(
             console.note(f"NOTE {line}")
         console.show_problems(problems, hint=" (--json lists more)")
     if sizes and not no_sheet:
-        _write_sheet(sheet or _default_sheet(data, root), dataset, labels, sorted(sizes))
+        about = f"{real(data)} {subset or ''}".strip()
+        path = sheet or _default_sheet(data, root, subset)
+        _write_sheet(path, about, sheet is not None, dataset, labels, sorted(sizes))
     if fix is not None:
         one_file = is_file(data) and (dataset.kind != "yolo" or is_archive(data))
         protected = None if one_file else data_folder(data)
@@ -124,9 +132,10 @@ def _suggest_root(problem: Problem) -> Problem:
     return replace(problem, fix="name the folder of the images with --root")
 
 
-def _default_sheet(path: Path, root: Path | None) -> Path:
+def _default_sheet(path: Path, root: Path | None, subset: str | None) -> Path:
     """NAME-check.png in the current folder, or next to the data if that folder is part of it."""
-    name = f"{Path(name_of(path)).stem}-check.png"
+    part = "" if subset is None else "-" + "".join(c if c.isalnum() else "-" for c in subset)
+    name = f"{Path(name_of(path)).stem}{part}-check.png"
     folder = real(root or (path if is_archive(path) else data_folder(path)))
     current = real(Path())
     return folder.parent / name if folder in (current, *current.parents) else Path(name)
@@ -141,7 +150,7 @@ def _show_summary(name: str, figures: dict[str, Any]) -> None:
     )
     if figures["subsets"]:
         merged = {n: count for n, count in figures["subsets"].items() if count and "/" not in n}
-        sets = ", ".join(f"{n} {count:,}" for n, count in merged.items())
+        sets = ", ".join(f"{n} {count:,}" for n, count in merged.items()) or "without images"
         console.out.print(f"image sets  {console.plain(sets)}", soft_wrap=True)
     if figures["sizes"]["width"]:
         spans = (f"{k} {a} to {c}, median {b}" for k, (a, b, c) in figures["sizes"].items())
@@ -190,12 +199,16 @@ def class_table(classes: dict[str, dict[str, Any]], where: str) -> Table:
     return table
 
 
-def _write_sheet(path: Path, data: Dataset, labels: LabelMap, readable: list[int]) -> None:
-    from mini_fsod.draw import pick_images, sheet_of
+def _write_sheet(
+    path: Path, about: str, is_chosen: bool, data: Dataset, labels: LabelMap, readable: list[int]
+) -> None:
+    from mini_fsod.data.pick import pick_images
+    from mini_fsod.draw import sheet_of
+    from mini_fsod.sheet_files import write_sheet
 
     chosen = pick_images(data.select(readable), labels)
-    write_image(path, sheet_of(data, labels, [readable[i] for i in chosen]))
-    console.note(f"contact sheet: {path}")
+    sheet = sheet_of(data, labels, [readable[i] for i in chosen])
+    console.note(f"contact sheet: {write_sheet(path, sheet, about, is_chosen)}")
 
 
 def _write_repaired_copy(

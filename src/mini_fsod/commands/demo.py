@@ -12,13 +12,11 @@ from mini_fsod import console
 from mini_fsod.commands.check import check_command
 from mini_fsod.commands.mine import mined_table
 from mini_fsod.commands.options import app, command_line, out_option
-from mini_fsod.files import write_image
+from mini_fsod.commands.run import note_report
 
 # Ablations that MINI is compared with
 OFFLINE = ("online.teacher=false", "online.iou_branch=false")
 OTHER_ROWS = {"offline": OFFLINE, "oracle": (*OFFLINE, "online.oracle=true")}
-SHEET_IMAGES = 24  # test images on the sheet of detections
-SHEET_SCORE = 0.5  # score threshold of its boxes
 
 
 @app.command("demo")
@@ -51,14 +49,15 @@ def demo_command(
         config = resolve("demo", [*sets, *changes])
         results = stages.run(config, folder, last="online", command=command_line())
         figures[row] = results["stages"]
-    _write_detections_sheet(out, data)
+    note_report(out)
     console.out.rule("[bold]Three new digits, five boxes of each[/]", align="left")
     console.table(comparison_table(figures))
     console.out.rule("[bold]What to look at[/]", align="left")
     for name, what in (
         ("train.png", "training images; novel digits (orange) were not labelled for training"),
         ("mine/1-three.png", "mined boxes of a class, the best and the worst"),
-        ("detections.png", f"test images, boxes with a score above {SHEET_SCORE}"),
+        ("report.html", "everything about the run on one page: open it in a browser"),
+        ("detections.png", "test images, the truth beside what was found"),
         ("results.json", "all figures"),
     ):
         console.out.print(f"{console.plain(out / name)}  {what}")
@@ -101,25 +100,3 @@ def comparison_table(figures: dict[str, dict[str, Any]]) -> Table:
         cells = [f"{figures[row][stage][key]:.1f}" for key in ("nAP50", "bAP50")]
         table.add_row(name, *cells, f"[dim]{what}[/]", style=style)
     return table
-
-
-def _write_detections_sheet(run: Path, data: Path) -> None:
-    """`detections.png`: some test images with the boxes of the run's detector."""
-    import numpy as np
-
-    from mini_fsod.data.dataset import Boxes
-    from mini_fsod.data.read import read
-    from mini_fsod.demo import LABELS
-    from mini_fsod.draw import pick_images, sheet_of
-    from mini_fsod.predict.load import load_model
-
-    test = read(data, "test")
-    test = test.select(pick_images(test, LABELS, SHEET_IMAGES))
-    paths = [test.path(i) for i in range(len(test))]
-    image, label, xywh = [], [], []
-    for i, found in enumerate(load_model(run, "cpu").predict(paths, SHEET_SCORE)):
-        image += [i] * len(found)
-        label += [test.classes.index(name) for name in found.names]
-        xywh += found.xywh.tolist()
-    drawn = test.with_boxes(Boxes.of(image, np.reshape(xywh, (-1, 4)), label))
-    write_image(run / "detections.png", sheet_of(drawn, LABELS, range(len(test))))

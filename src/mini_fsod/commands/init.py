@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,12 +33,13 @@ SHORT_VALUE = 20  # characters of a value that a reason may stand beside
 @app.command("init")
 def init_command(
     photos: Annotated[
-        Path,
+        Path | None,
         Argument(
             metavar="PHOTOS",
-            help="A folder of photos, with labels of other classes or without any. Example: photos",
+            help="A folder of photos, with labels of other classes or without any; not with "
+            "--from, whose photos are taken. Example: photos",
         ),
-    ],
+    ] = None,
     boxes: Annotated[
         Path | None,
         Option(
@@ -50,6 +52,18 @@ def init_command(
         Option(
             help="A new class; repeatable. Default: all classes of --boxes that the photos' labels "
             "do not have. Example: --novel bolt"
+        ),
+    ] = None,
+    add: Annotated[
+        list[str] | None,
+        Option(help="A further class after a run; repeatable; with --from. Example: --add nut"),
+    ] = None,
+    run: Annotated[
+        Path | None,
+        Option(
+            "--from",
+            metavar="RUN",
+            help="A finished run: what it found stays, as labels. Example: --from runs/bolts",
         ),
     ] = None,
     out: Annotated[
@@ -65,7 +79,8 @@ def init_command(
     Says what was chosen and why, what the run will cost here, and what may go wrong.
     Example: mini init photos --boxes five.json
     """
-    out = out or Path(f"{Path(name_of(photos)).stem}.yaml")
+    name = _refuse_odd_options(photos, boxes, novel, add, run)
+    out = out or Path(f"{name}.yaml")
     if mode(out) and not force:
         raise UserError(
             f"{out} exists.", "Overwrite it with --force, or choose another file with -o."
@@ -79,18 +94,69 @@ def init_command(
     from mini_fsod.start.warn import warnings
     from mini_fsod.start.write import text_of
 
-    found = look(photos, boxes, novel or ())
-    choices = choose(found, torch.cuda.is_available())
+    gpu = torch.cuda.is_available()
+    if run is not None:
+        found, choices = _after(run, add or (), boxes, out, gpu)
+    else:
+        assert photos is not None
+        found = look(photos, boxes, novel or ())
+        choices = choose(found, gpu)
     written = shlex.quote(str(out))
     write_bytes(out, text_of(choices, command_line(), written).encode())
     config = resolve(out)
-    _show_found(found, torch.cuda.is_available())
+    _show_found(found, gpu)
     _show_choices(choices)
-    if not no_estimate:
-        _show_costs(config)
-    _show_warnings(warnings(found, config))
+    lines = [] if no_estimate else _show_costs(config)
+    _show_warnings([*lines, *warnings(found, config)])
     console.out.print(f"\n[bold green]Written to {console.plain(out)}.[/] Next:", soft_wrap=True)
     console.out.print(f"  [bold]mini run {console.plain(written)}[/]", soft_wrap=True)
+
+
+def _refuse_odd_options(
+    photos: Path | None,
+    boxes: Path | None,
+    novel: Sequence[str] | None,
+    add: Sequence[str] | None,
+    run: Path | None,
+) -> str:
+    """The name of the configuration; a UserError where options do not go together."""
+    if run is None and add:
+        raise UserError("--add needs a run.", "Name it: --from runs/bolts.")
+    if run is not None:
+        if not add or boxes is None:
+            raise UserError(
+                "--from needs a class and its boxes.", "Give them: --add nut --boxes nut.json."
+            )
+        if photos is not None or novel:
+            raise UserError(
+                "--from takes the photos and classes of its run.", "Leave out PHOTOS and --novel."
+            )
+        words = re.findall(r"[^\W_]+", " ".join(add)) or ["more"]
+        return f"{name_of(run)}-{'-'.join(words)}"
+    if photos is None:
+        raise UserError("No photos.", "Name their folder: mini init photos --boxes five.json.")
+    return Path(name_of(photos)).stem
+
+
+def _after(
+    run: Path, add: Sequence[str], boxes: Path | None, out: Path, gpu: bool
+) -> tuple[Found, list[Choice]]:
+    """Write what the run found as labels, beside the configuration, and choose from there."""
+    from mini_fsod.start import add as adding
+    from mini_fsod.start.choose import choose
+    from mini_fsod.start.look import look
+
+    before = adding.earlier(run)
+    adding.refuse_known(add, before.labels)
+    folder = out.with_suffix("").with_name(f"{out.stem}-labels")
+    adding.write_labels(before, folder)
+    found = look(folder, boxes, add, adding.pictures_of(before))
+    choices = choose(found, gpu, before.detector)
+    own = {choice.key for choice in choices}
+    over = [c for c in adding.taken_over(before.config, choices[0].value) if c.key not in own]
+    kept = f"{console.count(before.mined, 'mined box')} and {console.count(before.shots, 'shot')}"
+    console.note(f"{folder}: labels of the photos, with {kept} of {run}")
+    return found, [*choices, *over]
 
 
 def _show_found(found: Found, gpu: bool) -> None:
@@ -145,46 +211,45 @@ def _show_choices(choices: Sequence[Choice]) -> None:
         console.out.print(Padding(Text(why, style="dim"), (0, 0, 0, first)))
 
 
-def _show_costs(config: Config) -> None:
-    """Minutes and memory of each stage, measured with a few iterations of each."""
-    from mini_fsod.device import torch_device
+def _show_costs(config: Config) -> list[str]:
+    """Time and memory of each stage, measured with a few iterations of each; what that means."""
+    from mini_fsod.device import device_memory, torch_device
     from mini_fsod.runs.estimate import estimate_run
+    from mini_fsod.start.warn import cost_warnings
 
-    began = monotonic()
+    began, device = monotonic(), torch_device(config.device)
     try:
         with console.err.status("measuring what the run will cost, about half a minute"):
-            costs = estimate_run(config, torch_device(config.device))
+            costs = estimate_run(config, device)
     except UserError as error:
         console.out.print("\n[bold]Cost[/]  [dim]not measured[/]")
-        console.out.print(f"  {console.plain(error.what)} {console.plain(error.fix)}")
-        return
+        why = console.plain(f"{error.what} {error.fix}")
+        console.out.print(Padding(why, (0, 0, 0, 2)))
+        return []
     console.out.print(f"\n[bold]Cost[/]  [dim]measured here in {monotonic() - began:.0f} s[/]")
     console.table(cost_table(costs))
+    return cost_warnings(costs, config, device_memory(device))
 
 
 def cost_table(costs: RunEstimate) -> Table:
     """One row per stage, and the sum."""
-    table = console.columns("  stage", ">minutes", ">iterations", ">img/s", ">memory")
+    table = console.columns("  stage", ">time", ">iterations", ">img/s", ">memory")
     if costs.decoding:
-        table.add_row("  decoding", _minutes(costs.decoding), "", "", "")
+        table.add_row("  decoding", console.duration(60 * costs.decoding), "", "", "")
     for stage in costs.stages:
         if not stage.minutes:
             continue
         speed = stage.images_per_second
         table.add_row(
             f"  {stage.stage}",
-            _minutes(stage.minutes),
+            console.duration(60 * stage.minutes),
             "" if stage.iterations is None else f"{stage.iterations:,}",
             "" if speed is None else f"{speed:,.{int(speed < 10)}f}",
             console.size(stage.memory),
         )
     memory = console.size(costs.memory)
-    table.add_row("  all", _minutes(costs.minutes), "", "", memory, style="bold")
+    table.add_row("  all", console.duration(60 * costs.minutes), "", "", memory, style="bold")
     return table
-
-
-def _minutes(minutes: float) -> str:
-    return f"{minutes:,.0f}" if minutes >= 10 else f"{minutes:.1f}"
 
 
 def _show_warnings(lines: Sequence[str]) -> None:

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 # `mini --help`: the commands by topic, in this order
 CONTENTS = {
     "Start": ("init", "demo", "presets"),
-    "Data": ("check", "sample", "convert", "demo-data"),
-    "Training": ("run", "mine", "runs", "pretrain", "study"),
+    "Data": ("check", "sample", "convert", "data", "demo-data"),
+    "Training": ("run", "mine", "review", "runs", "pretrain", "study"),
+    "Results": ("report", "doctor"),
     "Detectors": ("predict", "eval", "export", "checkpoint"),
 }
 

@@ -17,8 +17,10 @@ from mini_fsod.commands.options import (
     Sets,
     app,
     command_line,
+    flag,
     out_option,
 )
+from mini_fsod.errors import brief
 
 
 @app.command("run")
@@ -47,6 +49,9 @@ def run_command(
         str | None,
         Option("--to", metavar="STAGE", help="Stop after this stage. Example: --to base"),
     ] = None,
+    only_novel: Annotated[
+        bool, flag("--only-novel", "Make a detector of the novel classes alone (only_novel).")
+    ] = False,
     out: Annotated[
         Path | None, out_option("The run's folder; default: runs/NAME.", "runs/first")
     ] = None,
@@ -60,7 +65,8 @@ def run_command(
     from mini_fsod.config.load import resolve, run_folder
 
     source, default_out = run_folder(config)
-    settings = resolve(source, sets or [], split=split, shots=shots, seed=seed)
+    sets = [*(sets or []), *(["only_novel=true"] if only_novel else [])]
+    settings = resolve(source, sets, split=split, shots=shots, seed=seed)
     out = out or default_out
 
     from mini_fsod.runs import stages  # torch: only imported for a valid configuration
@@ -70,8 +76,29 @@ def run_command(
         return
     console.table(stage_table(results))
     console.note(f"results: {out / 'results.json'}")
+    note_report(out)
     if "tune" in results["stages"]:
         console.note(f"try it: mini predict {shlex.quote(str(out))} IMAGES --draw drawn")
+
+
+def note_report(run: Path) -> None:
+    """Write the report of a run that has ended, and a sheet of detections. What goes wrong there is
+    no failure of the run.
+    """
+    from mini_fsod.report.detections_sheet import sheet_of_run
+    from mini_fsod.report.doctor import diagnose
+    from mini_fsod.report.page import write_report
+    from mini_fsod.report.run_files import read_run
+
+    try:
+        console.note(f"report: {write_report(run)}")
+        if sheet := sheet_of_run(run):
+            console.note(f"test pictures with detections: {sheet}")
+        if findings := diagnose(read_run(run)):
+            number = console.count(len(findings), "finding")
+            console.note(f"{number} on what to change: mini doctor {shlex.quote(str(run))}")
+    except Exception as error:  # the run has its results: nothing about the report may hide that
+        console.note(f"no report: {brief(str(error) or type(error).__name__)} (mini report {run})")
 
 
 def stage_table(results: dict[str, Any]) -> Table:

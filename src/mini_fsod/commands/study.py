@@ -44,7 +44,12 @@ def study(
     dry_run: Annotated[
         bool, flag("--dry-run", "Print the runs and their estimated time only.")
     ] = False,
-    list_studies: Annotated[bool, flag("--list", "List the studies and their rows.")] = False,
+    figures: Annotated[
+        bool, flag("--figures", "Draw the paper's figures as well; needs matplotlib.")
+    ] = False,
+    list_studies: Annotated[
+        bool, flag("--list", "List the studies, their runs and time; with NAME, its rows.")
+    ] = False,
 ) -> None:
     """Run many configurations and print a table of means and 95 % intervals.
 
@@ -55,7 +60,10 @@ def study(
     from mini_fsod.study import from_file, known, plan, studies
 
     if list_studies:
-        _list([from_file.find_study(name)] if name else list(known.STUDIES.values()))
+        if name:
+            _list_rows(from_file.find_study(name))
+        else:
+            _list_studies(list(known.STUDIES.values()))
         return
     if name is None or out is None:
         raise UserError(
@@ -63,7 +71,7 @@ def study(
             "For example: mini study tfa -o runs/tfa. mini study --list lists the studies.",
         )
     chosen = studies.narrow(from_file.find_study(name), split, shots, seeds, full)
-    chosen = from_file.fill_from_config(replace(chosen, sets=tuple(sets or ())))
+    chosen = from_file.fill_from_config(replace(chosen, sets=(*chosen.sets, *(sets or ()))))
     _refuse_folder(out)
     todo = plan.plan_study(chosen, studies.choose_rows(chosen, rows) if rows else None)
     _refuse_one_sample(chosen, todo)
@@ -79,6 +87,8 @@ def study(
     for config in todo.configs.values():
         config.ready()
     failed = _run(chosen, todo, out)
+    if figures:
+        _draw(chosen, out)
     if failed:
         for cell, why in failed.items():
             console.note(f"{cell}: {why}")
@@ -122,19 +132,52 @@ def _run(chosen: Study, todo: StudyPlan, out: Path) -> dict[str, str]:
     return failed
 
 
-def _list(chosen: Sequence[Study]) -> None:
-    """Each study, and its rows with their number, settings and last stage."""
-    for n, one in enumerate(chosen):
-        axes = [("split", one.splits), ("K", one.shots), ("seed", one.seeds)]
-        over = [f"{word} {', '.join(map(str, values))}" for word, values in axes if values]
-        console.out.print("\n" * bool(n) + f"[bold]{console.plain(one.name)}[/]")
-        about = f"{one.about} {one.source}; {'; '.join(over)}".strip()
-        console.out.print(console.plain(about), soft_wrap=True)
-        table = console.columns("", "row", "settings", "last stage")
-        for number, row in enumerate(one.rows, 1):
-            label, settings = console.plain(row.label), console.plain(" ".join(row.sets))
-            table.add_row(str(number), label, settings, row.last)
-        console.table(table)
+def _draw(chosen: Study, out: Path) -> None:
+    from mini_fsod.study.figures import FOLDER, draw_figures
+    from mini_fsod.study.plan import read_plan
+    from mini_fsod.study.tables import gather_results
+
+    cells = read_plan(out)
+    written = draw_figures(out, gather_results(out, chosen, cells), cells)
+    names = dict.fromkeys(path.stem.rpartition("-")[0] for path in written)
+    where = f"{out / FOLDER}: {', '.join(names)}" if names else "no figures: no run is finished"
+    console.note(where)
+
+
+def _list_studies(chosen: Sequence[Study]) -> None:
+    """Each study with its runs and the time that they take on the machine at hand."""
+    from mini_fsod.study.estimate import estimate_cells
+    from mini_fsod.study.from_file import fill_from_config
+    from mini_fsod.study.plan import plan_study
+
+    table = console.columns("study", ">runs", ">time", "what it is about")
+    device = ""
+    for one in chosen:
+        todo = plan_study(fill_from_config(one))
+        device = device or _device(todo)
+        times = estimate_cells(todo, todo, Path(one.name), device)
+        total = console.duration(sum(time.seconds for time in times))
+        name = f"[bold]{console.plain(one.name)}[/]"
+        table.add_row(name, str(len(todo.cells)), total, console.plain(one.about))
+    console.table(table)
+    on = "one GPU" if device == "cuda" else "this machine, which has no GPU"
+    console.note(
+        f"times are rough and for {on}; several processes share a study. mini study NAME --list "
+        "shows the rows, mini study NAME -o FOLDER --dry-run each run"
+    )
+
+
+def _list_rows(one: Study) -> None:
+    """The rows of a study with their number, settings and last stage."""
+    axes = [("split", one.splits), ("K", one.shots), ("seed", one.seeds)]
+    over = [f"{word} {', '.join(map(str, values))}" for word, values in axes if values]
+    console.out.print(f"[bold]{console.plain(one.name)}[/]: {console.plain(one.about)}")
+    console.out.print(console.plain("; ".join([one.source, *over, *one.sets])), soft_wrap=True)
+    table = console.columns("", "row", "settings", "last stage")
+    for number, row in enumerate(one.rows, 1):
+        settings = "\n".join(map(console.plain, row.sets))
+        table.add_row(str(number), console.plain(row.label), settings, row.last)
+    console.table(table)
 
 
 def _print_estimates(out: Path, todo: StudyPlan, whole: StudyPlan) -> None:

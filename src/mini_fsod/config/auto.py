@@ -21,6 +21,10 @@ TRANSFER = {
 # By K: iterations of the last fine-tuning (the paper's Appendix A)
 TUNE = {1: 4_000, 2: 8_000, 3: 8_000, 5: 8_000, 10: 12_000}
 
+# COCO: TFA's lengths, and the paper's (Appendix A)
+TRANSFER_COCO = {10: (160_000, 0.9, 10), 30: (240_000, 0.9, 10)}
+TUNE_COCO = {10: 4_000, 30: 8_000}
+
 # By K: mine.mean_score. One-shot detectors are right more often than their scores say, five-shot
 # detectors are not (measured at K = 1 and 5; the others are guesses).
 MEAN_SCORE = {1: 0.65, 2: 0.75, 3: 0.75, 5: 0.75, 10: 0.8}
@@ -36,9 +40,12 @@ ONLINE_ITERATIONS = {"transfer": 7_000, "weights": 12_000}
 EMA_WARM_UP = {"transfer": 0.1, "weights": 1}
 
 
-def auto_values(k: int, start: str = AUTO) -> Mapping[str, Any]:
-    """What `auto` means for each key that takes it, at K shots and with this online.start."""
-    iterations, decay, warm_up = _at_most(TRANSFER, k)
+def auto_values(k: int, start: str = AUTO, split: str | None = None) -> Mapping[str, Any]:
+    """What `auto` means for each key that takes it: at K shots, with this online.start, on this
+    data.split.
+    """
+    transfer, tune = (TRANSFER_COCO, TUNE_COCO) if split == "coco" else (TRANSFER, TUNE)
+    iterations, decay, warm_up = _at_most(transfer, k)
     start = start if start in ONLINE_ITERATIONS else _at_most(START, k)
     return MappingProxyType(
         {
@@ -49,7 +56,7 @@ def auto_values(k: int, start: str = AUTO) -> Mapping[str, Any]:
             "online.start": start,
             "online.iterations": ONLINE_ITERATIONS[start],
             "online.ema_warm_up": EMA_WARM_UP[start],
-            "tune.iterations": _at_most(TUNE, k),
+            "tune.iterations": _at_most(tune, k),
         }
     )
 

@@ -40,6 +40,9 @@ class Data(Section):
     train: str | None = None
     # image set to score on; null: test, else val. Change it if your sets have other names
     test: str | None = None
+    # a novel class: training images that show it are left out, its shots stay. Change it to learn a
+    # class that the training images do not show (the paper's Appendix B)
+    leave_out: str | None = None
     metric: Literal["voc07", "voc", "coco"] = "voc07"  # AP as VOC 2007, VOC 2010 or COCO has it
     # folder of decoded pictures; null: ~/.cache/mini. Change it if your home folder is small
     cache: UserPath | None = None
@@ -55,7 +58,7 @@ class Shots(Section):
     # which random sample of the shots; training has its own seed. Change it to repeat a run with
     # other shots
     seed: NonNegative = 0
-    # published lists of shots instead of a random sample: voc, or a file of lists
+    # published lists of shots instead of a random sample: voc, coco, or a file of lists
     official: NameOrFile | None = None
     # your own shots: a file of `mini sample`, or any data set with boxes of the novel classes.
     # Change it to choose the shots yourself

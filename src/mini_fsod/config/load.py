@@ -236,7 +236,7 @@ def _fill_auto(values: dict[str, Any]) -> None:
     except ValidationError:
         k = 1
     start = values.get("online.start", Online.model_fields["start"].default)
-    for key, value in auto_values(k, start).items():
+    for key, value in auto_values(k, start, values.get("data.split")).items():
         if values.get(key) == AUTO:
             values[key] = value
 

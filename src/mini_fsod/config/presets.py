@@ -1,4 +1,4 @@
-"""The five presets: for each, the keys that differ from the defaults.
+"""The presets: for each, the keys that differ from the defaults.
 
 Data split, K and seed are ordinary keys: `mini run voc-320 --split voc-split2 --shots 5 --seed 1`.
 """
@@ -32,11 +32,31 @@ PAPER: Keys = {
     "shots.official": "voc",
     "detector.backbone": "resnet101",
     **IMAGENET,
+    "base.sure": None,  # external images have no base labels, not even a detector's
     "transfer.iterations": AUTO,
     "transfer.warm_up": AUTO,
     "transfer.decay": AUTO,
     **DISCRIMINATOR,
     "tune.iterations": AUTO,
+}
+
+# The same on COCO. `mini data coco` arranges its image sets.
+COCO: Keys = {
+    **PAPER,
+    "data.split": "coco",
+    "data.metric": "coco",
+    "shots.k": 10,
+    "shots.official": "coco",
+    "views.short": list(range(640, 801, 32)),
+    "base.iterations": 110_000,
+    "base.decay": [0.772727, 0.909091],  # 85,000 and 100,000
+    "base.warm_up": 1_000,
+    "mine.per_class": 3_000,
+    "online.iterations": 160_000,
+    "online.decay": [0.6875, 0.90625],  # 110,000 and 145,000
+    "online.warm_up": 1_000,
+    "online.delta": 0.8,
+    "tune.part": "head",
 }
 
 # One GPU: smaller pictures, ResNet-50, base training in minutes. Images are scaled on canvases
@@ -61,6 +81,7 @@ VOC_320: Keys = {
 
 # What helped beyond the paper, measured on VOC split 1 with 1 and 5 shots
 PLUS: Keys = {
+    "base.sure": 0.7,
     "transfer.data": "known",
     "transfer.boxes": "fixed",
     "discriminator.crop": 224,
@@ -102,6 +123,26 @@ PHOTOS: Keys = {
     "online.minutes": 15,
 }
 
+# Your own pictures on a CPU: the same stages on smaller views, with fewer proposals and shorter
+# re-training. Best with a finished base detector (base.checkpoint). For a GPU, or for small objects
+# and time to wait, use photos.
+PHOTOS_CPU: Keys = {
+    **PHOTOS,
+    # the head takes a tenth of the time with 1,000 proposals, next to none with 300
+    "detector.rpn_pre_nms": 1_000,
+    "detector.rpn_post_nms": 300,
+    "detector.roi_samples": 128,
+    "views.short": [320, 368, 416],
+    "views.long": 640,
+    "views.test": 416,
+    "discriminator.short": 416,
+    "base.batch": 4,
+    # 200 iterations or so, on two cores: the rate of the measured run (docs/results.md)
+    "online.minutes": 10,
+    "online.batch": 4,
+    "online.rate": 0.002,
+}
+
 # Pictures of 144 to 176 pixels with digits 20 to 66 pixels high, on two CPU cores and from random
 # weights: a narrow backbone with GroupNorm, because frozen BatchNorm cannot be trained from random
 # weights.
@@ -127,6 +168,7 @@ DEMO: Keys = {
     "views.test": 160,
     "views.flip": False,  # a mirrored digit is no digit
     "train.batch": 8,
+    "train.bf16": False,  # so that every CPU computes in the precision of the published figures
     # learning rates for a batch of 16, with which the demo was measured
     "base.iterations": 1_000,
     "base.rate": 0.02,
@@ -155,6 +197,7 @@ DEMO: Keys = {
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
         "paper": Preset("VOC with the paper's schedule: ResNet-101, 800 pixels.", PAPER),
+        "coco": Preset("COCO with the paper's schedule: ResNet-101, 800 pixels.", COCO),
         "voc-320": Preset(
             "VOC on one GPU: the paper's method with ResNet-50 at about 320 pixels, base training "
             "in 8 minutes.",
@@ -163,6 +206,9 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "voc-320-plus": Preset("voc-320 with what helped beyond the paper.", VOC_320_PLUS),
         "photos": Preset(
             "Your own pictures on one GPU; needs data.root, data.novel and the shots.", PHOTOS
+        ),
+        "photos-cpu": Preset(
+            "photos without a GPU: smaller views, fewer proposals, shorter re-training.", PHOTOS_CPU
         ),
         "demo": Preset(
             "Handwritten digits on photographs, made by `mini demo`: minutes on two CPU cores.",

@@ -58,7 +58,8 @@ class Train(Section):
     clip: Positive | None = None
     # passes into which a batch is cut. Change it if memory runs out and the batch should stay
     accumulate: Count = 1
-    # bfloat16 autocast; auto: on CUDA. Change it to false if losses are not finite with clip too
+    # bfloat16 autocast; auto: on CUDA, and on CPUs with AVX-512 BF16 or AMX. Change it to false if
+    # losses are not finite with clip too, or for the same figures on every CPU
     bf16: Auto = "auto"
     # seconds between saved training states. Change it on slow disks
     save_seconds: NonNegativeFloat = 60
@@ -148,6 +149,9 @@ class Transfer(Training):
     boxes: Literal["new", "mean", "fixed"] = "new"
     # balanced: K boxes of every class (TFA); known: all base boxes of the shots' pictures as well
     data: Literal["balanced", "known"] = "balanced"
+    # prototypes: mining reads the mean of the detector's score and the similarity to the shots, as
+    # in DeFRCN. Change it to mine with another few-shot detector
+    calibration: Literal["none", "prototypes"] = "none"
     iterations: Count = 4_000
     warm_up: NonNegative = 0
     decay: Fractions = (0.9,)

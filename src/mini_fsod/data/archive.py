@@ -57,10 +57,6 @@ class _RefusedError(Exception):
     """Why an archive is not unpacked."""
 
 
-def is_archive(path: Path) -> bool:
-    return path.suffix.lower() == ".zip"
-
-
 def unpacked(path: Path, pictures: bool = True) -> Path:
     """The folder with the content of a .zip, in the cache of decoded pictures.
 

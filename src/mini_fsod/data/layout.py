@@ -103,6 +103,10 @@ def _kind(path: Path) -> str:
     return "ours" if "label_map" in keys else "foreign"
 
 
+def is_archive(path: Path) -> bool:
+    return path.suffix.lower() == ".zip"
+
+
 def is_sample(path: Path) -> bool:
     """Whether `mini sample` wrote this file."""
     return f'"made_by": "{SAMPLE}"'.encode() in _head(path)

@@ -27,14 +27,30 @@ Lists = Mapping[int, Mapping[str, Sequence[ImageId]]]
 
 
 def official_lists(source: str, seed: int) -> tuple[Lists, bool]:
-    """Lists of `voc` or of a file, and whether they name images of all image sets, as COCO's do."""
-    return (voc_lists(seed), False) if source == "voc" else lists_from_file(Path(source), seed)
+    """Lists of `voc`, of `coco` or of a file, and whether they name images of all image sets, as
+    COCO's do.
+    """
+    if source == "voc":
+        return voc_lists(seed), False
+    if source == "coco":
+        return _of_coco(_in_package("coco")["lists"], seed, "official COCO lists"), True
+    return lists_from_file(Path(source), seed)
 
 
 def voc_lists(seed: int) -> Lists:
     """The VOC lists of a seed, 0 to 29. They are in the package: the public download is gone."""
-    packed = (files("mini_fsod.data") / "official_voc.json.xz").read_bytes()
-    return _of_seed(json.loads(lzma.decompress(packed))["lists"], seed, "official VOC lists")
+    return _of_seed(_in_package("voc")["lists"], seed, "official VOC lists")
+
+
+def coco_test_images() -> frozenset[int]:
+    """The ids of the field's 5,000 test images, all of val2014."""
+    return frozenset(_in_package("coco")["test"])
+
+
+def _in_package(name: str) -> dict[str, Any]:
+    packed = (files("mini_fsod.data") / f"official_{name}.json.xz").read_bytes()
+    content: dict[str, Any] = json.loads(lzma.decompress(packed))
+    return content
 
 
 def lists_from_file(path: Path, seed: int) -> tuple[Lists, bool]:
@@ -47,13 +63,7 @@ def lists_from_file(path: Path, seed: int) -> tuple[Lists, bool]:
         first = next(iter(next(iter(content.values())).values()))
         if isinstance(first, dict):
             return _of_seed(content, seed, str(path)), False
-        if seed != 0:
-            raise UserError(f"{path} has lists for seed 0 only, not {seed}.", "Use --seed 0.")
-        lists = {
-            k: {name: [image for _, image in listed] for name, listed in part.items()}
-            for k, part in content.items()
-        }
-        return _checked(lists), True
+        return _of_coco(content, seed, str(path)), True
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}).", "Check the path.") from None
     except (ValueError, AttributeError, TypeError, StopIteration, RecursionError):
@@ -61,6 +71,16 @@ def lists_from_file(path: Path, seed: int) -> tuple[Lists, bool]:
             f"{path}: not a file of few-shot lists.",
             "Write {seed: {K: {class: [image ids]}}} or {K: {class: [[set, image id]]}}.",
         ) from None
+
+
+def _of_coco(content: Mapping[str, Any], seed: int, source: str) -> Lists:
+    if seed != 0:
+        raise UserError(f"{source} has lists for seed 0 only, not {seed}.", "Use --seed 0.")
+    lists = {
+        k: {name: [image for _, image in listed] for name, listed in part.items()}
+        for k, part in content.items()
+    }
+    return _checked(lists)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from mini_fsod.data.archive import is_archive, unpacked
+from mini_fsod.data.archive import unpacked
 from mini_fsod.data.check import box_problems, empty_problems
 from mini_fsod.data.coco import not_coco, read_coco
 from mini_fsod.data.cvat import cvat_file, is_cvat, read_cvat
@@ -22,6 +22,7 @@ from mini_fsod.data.label_studio import is_label_studio, read_label_studio
 from mini_fsod.data.layout import (
     coco_files,
     data_folder,
+    is_archive,
     is_sample,
     listing,
     locate_pictures,
@@ -78,6 +79,8 @@ def read_with_problems(
         )
     if is_archive(path) and is_file(path):
         path = unpacked(path, pictures=root is None)
+    if root is not None and is_archive(root) and is_file(root):
+        root = unpacked(root)
     if is_folder(path):
         if without is not None and real(without) == real(path):
             return read_folder(path)
@@ -165,7 +168,7 @@ def _read_folder(
         return _read_export(reader, export, export.name, root or path)
     files, foreign = coco_files(path, without)
     if files:
-        return _with_note(foreign, *_read_coco_files(data_folder(path), files, subset))
+        return _with_note(foreign, *read_coco_sets(data_folder(path), files, subset))
     years = other_folders(path)
     if years:
         folder = path
@@ -211,9 +214,10 @@ def _with_note(
     return replace(data, notes=notes), problems
 
 
-def _read_coco_files(
-    root: Path, files: dict[str, Path], subset: str | None
+def read_coco_sets(
+    root: Path, files: Mapping[str, Path], subset: str | None = None
 ) -> tuple[Dataset, list[Problem]]:
+    """COCO files as the image sets of one data set, or one of them alone; and their problems."""
     if subset is not None and subset not in files:
         raise UserError(
             f"The data has no image set {shown(subset)}.{nearest(subset, files)}",

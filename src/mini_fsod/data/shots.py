@@ -45,13 +45,14 @@ def draw_shots(
     seed: int,
     part: str | None = None,
     whole: Dataset | None = None,
+    fewer: bool = False,
 ) -> ChosenShots:
     """K boxes of every class (`is_plain`), from as many images as possible.
 
     The images of a class are shuffled by seed and class name alone, and give one box each, round
     after round. So K shots contain those of a smaller K, and one crowded picture does not give them
     all. `part` is the name of the image set that `data` is, `whole` the data set it is a part of;
-    an error says where more boxes are.
+    an error says where more boxes are. `fewer`: all boxes of a class that has fewer than K.
     """
     plain = is_plain(data)
     chosen, short = {}, {}
@@ -60,7 +61,7 @@ def draw_shots(
         for b in np.flatnonzero(plain & is_of(data, (name,))).tolist():
             of_image.setdefault(data.ids[int(data.boxes.image[b])], []).append(b)
         count = sum(len(part) for part in of_image.values())
-        if count < shots:
+        if count < shots and not fewer:
             short[name] = count
             continue
         rng = Random(f"{seed}/{name}")
@@ -68,7 +69,7 @@ def draw_shots(
         images = sorted(of_image, key=id_order)
         rng.shuffle(images)
         queues = [rng.sample(of_image[id_], len(of_image[id_])) for id_ in images]
-        rounds = max(len(q) for q in queues)
+        rounds = max((len(q) for q in queues), default=0)
         chosen[name] = [q[r] for r in range(rounds) for q in queues if r < len(q)][:shots]
     if short:
         elsewhere = {n: {} if whole is None else other_boxes(whole, data, n) for n in short}

@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from mini_fsod import console
 from mini_fsod.data.dataset import Bools, Dataset
+from mini_fsod.data.text import shown
+from mini_fsod.errors import UserError, nearest
 from mini_fsod.files import real
 from mini_fsod.labels import LabelMap
 
@@ -101,6 +104,37 @@ def base_set(data: Dataset, labels: LabelMap) -> Dataset:
     """
     stripped = data.with_boxes(data.boxes.take(is_of(data, labels.base)))
     return stripped.select(np.unique(stripped.boxes.image))
+
+
+def without_class(data: Dataset, name: str, labels: LabelMap) -> Dataset:
+    """The images without a box of a novel class (`data.leave_out`, the paper's Appendix B)."""
+    if name not in labels.novel:
+        raise UserError(
+            f"data.leave_out: {shown(name)} is no novel class of this run."
+            f"{nearest(name, labels.novel)}",
+            f"Novel classes: {', '.join(labels.novel)}.",
+        )
+    return data.select(np.setdiff1d(np.arange(len(data)), data.boxes.image[is_of(data, (name,))]))
+
+
+def without_empty(labels: LabelMap, data: Dataset) -> LabelMap:
+    """Without base classes that have no boxes: labelling sites export the project's name as one."""
+    empty = [name for name in labels.base if not is_of(data, (name,)).any()]
+    if empty:
+        console.note(f"classes without boxes left out: {', '.join(empty)}")
+    return LabelMap(tuple(name for name in labels.base if name not in empty), labels.novel)
+
+
+def missing_labels(data: Dataset, labelled: Dataset, labels: LabelMap) -> Bools:
+    """(I, B) whether boxes of each base class may be missing in each image of `data`.
+
+    For a run whose base detector is given. `labelled` has all boxes that people drew: they have
+    labelled the images that have a box of any class, and the base classes that have a box anywhere.
+    """
+    files = {labelled.files[i] for i in np.unique(labelled.boxes.image).tolist()}
+    known = np.array([file in files for file in data.files], dtype=np.bool_)
+    classes = np.array([is_of(labelled, (name,)).any() for name in labels.base], dtype=np.bool_)
+    return np.asarray(~(known[:, None] & classes))
 
 
 def hidden_boxes(data: Dataset, labels: LabelMap) -> dict[str, tuple[int, int]]:

@@ -12,6 +12,9 @@ from mini_fsod.data.subsets import base_set, hidden_boxes, image_sets, is_of, is
 from mini_fsod.errors import Problem, UserError
 from mini_fsod.labels import LabelMap, label_map, novel_names
 
+EVERYDAY = "torchvision:fasterrcnn_resnet50_fpn"  # a detector of COCO's classes
+FEW_BARE = 0.1  # share of images without a box that is usual where all have been labelled
+
 
 def split_classes(
     data: Dataset, split: str | None, novel: Sequence[str] | None, name: str, readable: bool
@@ -24,6 +27,8 @@ def split_classes(
         novel_names(split, novel, data.classes)
         if not data.classes and not readable:
             return LabelMap((), ()), []  # the data could not be read: its classes are not known
+        if data.kind == "folder" and novel:  # its boxes are elsewhere, in shots.file
+            return LabelMap((), tuple(novel_names(split, novel, novel))), []
         labels = label_map(data.classes, split, novel)
         empty = [one for one in labels.novel if not is_of(data, (one,)).any()]
         what = "the data has no box of it"
@@ -43,6 +48,8 @@ def base_problems(
     The images of `training` are only searched if the data set is `complete`: one image set alone,
     or data with files that could not be read, says nothing about the rest.
     """
+    if training.kind == "folder":
+        return []  # `unlabelled_notes` says what can be done
     what = "there is no box of a base class to train on"
     if labels.novel and not labels.base:
         fix = "name fewer; check a data set that has novel classes only without --novel"
@@ -52,7 +59,10 @@ def base_problems(
     if (is_target(training) & is_of(training, labels.base)).any():
         return []
     what += f" in {training_name}" if training_name else ""
-    fix = "label boxes of base classes there, or choose another image set with --subset"
+    fix = (
+        "label boxes of base classes there, choose another image set with --subset, or give a "
+        "finished detector, whose classes are the base classes: base.checkpoint"
+    )
     return [Problem("base-empty", name, "", what, fix)]
 
 
@@ -104,6 +114,24 @@ def summarize(
         "base_set_images": len(base_set(training, labels)) if labels.novel else None,
         "classes": classes,
     }
+
+
+def unlabelled_notes(data: Dataset, training: Dataset) -> list[str]:
+    """What can be mined in training images without a box, where these are not few."""
+    bare = len(training) - len(np.unique(training.boxes.image))
+    if bare <= FEW_BARE * len(training):
+        return []
+    if data.kind == "folder":
+        return [
+            f"{len(training):,} images without labels can all be mined: give a finished detector, "
+            f"whose classes are the base classes (base.checkpoint: {EVERYDAY} knows 80), and a few "
+            "boxes of the new class (shots.file)"
+        ]
+    return [
+        f"{bare:,} of {len(training):,} images have no box. With a given detector "
+        "(base.checkpoint) they count as not labelled, and are mined whole; without one, as "
+        "labelled: nothing is in them"
+    ]
 
 
 def novel_notes(figures: dict[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ from mini_fsod.detector.batch import Proposals
 from mini_fsod.detector.boxes import clip, decode_boxes, gather_rows, top
 from mini_fsod.detector.convolution import conv_add_relu
 from mini_fsod.detector.nms import nms_within_levels
+from mini_fsod.detector.on_cpu import linear
 from mini_fsod.detector.settings import RPNSettings
 
 SMALLEST_SIDE = 1e-3  # of a proposal, in pixels
@@ -42,7 +43,7 @@ class RPNHead(nn.Module):
             for conv in self.convs:
                 x = conv_add_relu(conv, x, relu=True)
             rows.append(x.flatten(2).transpose(1, 2))  # (B, h w, channels), no copy: channels-last
-        out = self.predict(torch.cat(rows, dim=1)).float()
+        out = linear(self.predict, torch.cat(rows, dim=1)).float()
         images = out.shape[0]
         return (
             out[..., : self.per_cell].reshape(images, -1),

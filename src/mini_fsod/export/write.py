@@ -60,11 +60,12 @@ def difference(
     detector, settings = model.detector, model.detector.settings
     low = min(LOW, settings.test.score_cut)
     exported.lower_threshold(low)
+    bf16, model.bf16 = model.bf16, False  # some processors' default; the file has float32
     detector.settings = replace(settings, test=replace(settings.test, score_cut=low))
     try:
         ours = model.predict(list(pictures), score=0)
     finally:
-        detector.settings = settings
+        detector.settings, model.bf16 = settings, bf16
     theirs = exported.predict(list(pictures), score=0)
     return compare(ours, theirs, low, settings.test.detections)
 

@@ -20,6 +20,8 @@ from mini_fsod.errors import UserError
 
 Singles = npt.NDArray[np.float32]
 
+PROTOTYPE_ALPHA = 0.5  # as published for DeFRCN
+
 
 def prototypes(features: Tensor, label: Tensor, classes: Sequence[str]) -> Tensor:
     """Eq. 2: the mean feature (C, D) of the shots of each class.
@@ -59,6 +61,11 @@ def cosine(dot: Floats, square: Floats, prototype_square: Floats, tau: float = 1
 def calibrated(score: Floats, cosine: Floats) -> Floats:
     """Eq. 4: sqrt(cosine x score), (n,); negative cosines count as 0. n may be 0."""
     return np.asarray(np.sqrt(np.maximum(cosine, 0.0) * score))
+
+
+def prototype_calibrated(score: Floats, cosine: Floats) -> Floats:
+    """DeFRCN's calibration of a detector's score, 0.5 score + 0.5 cosine, (n,); n may be 0."""
+    return np.asarray(PROTOTYPE_ALPHA * score + (1 - PROTOTYPE_ALPHA) * cosine)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

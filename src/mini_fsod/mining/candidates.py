@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mini_fsod.data.dataset import Bools, Boxes, Floats, Ints
-from mini_fsod.mining.calibration import calibrated
+from mini_fsod.mining.calibration import calibrated, prototype_calibrated
 from mini_fsod.mining.overlap import NESTED, greedy_nms, iou, nesting, pairs_within
 from mini_fsod.mining.pairs import Pairs
 
@@ -47,6 +47,7 @@ def select_candidates(
     per_image: int = PER_IMAGE,
     whiten: bool = False,
     refine: int = 0,
+    by_prototypes: bool = False,
 ) -> Candidates:
     """The inference results of Eq. 1, with the scores of Eq. 4; zero pairs give zero candidates.
 
@@ -55,7 +56,8 @@ def select_candidates(
     horse is no cow either, so what a dropped box suppressed does not come back.
 
     With features of crops, `whiten` and `refine` (compare with the mean of so many of the best) say
-    how they are compared. Ties are broken by the detector's score, then class and box, so that the
+    how they are compared. `by_prototypes`: the detector's score is DeFRCN's, its mean with the
+    cosine; it needs one. Ties are broken by the detector's score, then class and box, so that the
     order of the pairs does not matter.
     """
     rows = np.flatnonzero((pairs.xywh[:, 2:] > 0).all(axis=1))
@@ -67,6 +69,9 @@ def select_candidates(
         cosine = pairs.products.cosine(pairs.proposal[rows], label, tau)
     elif crops is not None:
         cosine = crops.similarity_to_shots(rows, label, tau)
+    if by_prototypes:
+        assert cosine is not None  # `check_mining`
+        score = prototype_calibrated(score, cosine)
     found = Candidates(
         image,
         label,

@@ -16,7 +16,7 @@ import torch
 
 from mini_fsod import console
 from mini_fsod.config.schema import Config
-from mini_fsod.data.dataset import Bools, Dataset
+from mini_fsod.data.dataset import NO_BOXES, Bools, Boxes, Dataset
 from mini_fsod.data.subsets import arranged
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_file, write_bytes, write_json
@@ -32,12 +32,19 @@ from mini_fsod.mining.audit import (
     judge_with_pool,
     seem_complete,
 )
+from mini_fsod.mining.base_objects import BASE_OBJECTS, base_labels, sort_out
 from mini_fsod.mining.box_correction import corrected_boxes
 from mini_fsod.mining.candidates import Candidates, not_nested, select_candidates
 from mini_fsod.mining.contact_sheet import write_sheets
 from mini_fsod.mining.pairs import Pairs
 from mini_fsod.mining.pool_io import AUDIT, CANDIDATES, POOL, THRESHOLDS
-from mini_fsod.mining.scan import EXTRA_BASE_OBJECTS, EXTRA_PAIRS, PAIRS, discriminator_of
+from mini_fsod.mining.scan import (
+    BASE_PAIRS,
+    EXTRA_BASE_PAIRS,
+    EXTRA_PAIRS,
+    PAIRS,
+    discriminator_of,
+)
 from mini_fsod.mining.thresholds import Threshold, choose_pool
 from mini_fsod.runs.pool import EXTRA_POOL, mined_folder
 from mini_fsod.runs.run import Run
@@ -71,6 +78,12 @@ def check_mining(config: Config, retrain: bool = True) -> None:
         )
     if section.detections is not None and not is_file(section.detections):
         raise UserError(f"{section.detections}: there is no such file.", "Check mine.detections.")
+    if config.transfer.calibration == "prototypes" and config.discriminator.weights == "none":
+        raise UserError(
+            "transfer.calibration: prototypes compares candidates with the shots, which needs a "
+            "discriminator.",
+            "Set discriminator.weights, for example to resnet50:IMAGENET1K_V1.",
+        )
     extra.check_extra(section)
 
 
@@ -96,19 +109,29 @@ def mine(run: Run, folder: Path) -> dict[str, Any]:
             f"{scan / PAIRS}: the data set has other images than when it was scanned.",
             f"Remove the folder {scan} and run again: it is scanned anew.",
         )
-    figures = _choose(run, pairs, data, folder, section.per_class)
+    missing = run.data.missing(data)
+    sure = NO_BOXES
+    if missing.any():
+        sure = _base_objects(run, data, scan / BASE_PAIRS, folder, missing)
+    figures = _choose(run, pairs, data, folder, section.per_class, sure)
     if section.extra is not None:
         pairs = Pairs.load(scan / EXTRA_PAIRS)
         images = extra.extra_images(run.data, section.extra, pairs.files)
         of_extra = folder / extra.EXTRA
-        base = select_candidates(Pairs.load(scan / EXTRA_BASE_OBJECTS))
-        labels = extra.base_labels(run.data.labels)
-        pool_io.write_candidates(of_extra / extra.BASE_OBJECTS, base, images, labels)
+        missing = extra.no_labels(images, run.data.labels)
+        sure = _base_objects(run, images, scan / EXTRA_BASE_PAIRS, of_extra, missing)
         about = {"folder": str(section.extra), "images": len(images)}
         figures[extra.EXTRA] = about | _choose(
-            run, pairs, images, of_extra, section.extra_per_class
+            run, pairs, images, of_extra, section.extra_per_class, sure
         )
     return figures
+
+
+def _base_objects(run: Run, data: Dataset, pairs: Path, folder: Path, missing: Bools) -> Boxes:
+    """Write `base.json`; returns the detections that count as base labels (`sort_out`)."""
+    found = select_candidates(Pairs.load(pairs))
+    pool_io.write_candidates(folder / BASE_OBJECTS, found, data, base_labels(run.data.labels))
+    return sort_out(found, missing, run.config.base.sure, NO_BOXES)[0]
 
 
 def _copy(given: Path, images: Path | None, folder: Path) -> dict[str, Any]:
@@ -118,7 +141,7 @@ def _copy(given: Path, images: Path | None, folder: Path) -> dict[str, Any]:
     corrected = given.parent / EXTRA_POOL
     if is_file(corrected):
         pools[f"{extra.EXTRA}/{POOL}"] = corrected
-    others = (CANDIDATES, THRESHOLDS, AUDIT, extra.BASE_OBJECTS)
+    others = (CANDIDATES, THRESHOLDS, AUDIT, BASE_OBJECTS)
     names = (*others, *(f"{extra.EXTRA}/{name}" for name in others))
     for name, path in ({name: source / name for name in names} | pools).items():
         if is_file(path):
@@ -130,10 +153,16 @@ def _copy(given: Path, images: Path | None, folder: Path) -> dict[str, Any]:
     return figures | {"given": str(given)}
 
 
-def _choose(run: Run, pairs: Pairs, data: Dataset, folder: Path, per_class: int) -> dict[str, Any]:
-    """Choose the pool of some images, write all files about it, and return its figures."""
+def _choose(
+    run: Run, pairs: Pairs, data: Dataset, folder: Path, per_class: int, sure: Boxes
+) -> dict[str, Any]:
+    """Choose the pool of some images, write all files about it, and return its figures.
+
+    The boxes `sure` stand in for missing base labels.
+    """
     labels = run.data.labels
-    found, kept, table = _candidates_and_pool(run, pairs, data, per_class)
+    by_prototypes = run.config.transfer.calibration == "prototypes"
+    found, kept, table = _candidates_and_pool(run, pairs, data, per_class, sure, by_prototypes)
     pool_io.write_candidates(folder / CANDIDATES, found, data, labels)
     pool_io.write_thresholds(folder / THRESHOLDS, run.config.mine.min_score, table)
     pool_io.write_pool(folder / POOL, found.take(kept), data, labels)
@@ -150,7 +179,7 @@ def _choose(run: Run, pairs: Pairs, data: Dataset, folder: Path, per_class: int)
         plain = None
         if found.cosine is not None:
             detector_alone = replace(pairs, products=None, crops=None)
-            plain = _candidates_and_pool(run, detector_alone, data, per_class)[:2]
+            plain = _candidates_and_pool(run, detector_alone, data, per_class, sure, False)[:2]
         audited = audit(found, kept, truth, plain)
         write_json(folder / AUDIT, audited)
         verdict = judge_with_pool(judge_candidates(found, truth), found, kept, truth)
@@ -170,14 +199,26 @@ def _choose(run: Run, pairs: Pairs, data: Dataset, folder: Path, per_class: int)
 
 
 def _candidates_and_pool(
-    run: Run, pairs: Pairs, data: Dataset, per_class: int
+    run: Run,
+    pairs: Pairs,
+    data: Dataset,
+    per_class: int,
+    sure: Boxes,
+    by_prototypes: bool,
 ) -> tuple[Candidates, Bools, dict[str, Threshold]]:
     """The candidates (Eq. 4), which of them are in the pool (Eq. 1, 5), and why."""
     section, labels = run.config.mine, run.data.labels
-    on_base = arranged(data, LabelMap(labels.base, ())).boxes if section.drop_on_base else None
+    on_base = None
+    if section.drop_on_base:
+        on_base = arranged(data, LabelMap(labels.base, ())).boxes.joined(sure)
     discriminator = run.config.discriminator
     found = select_candidates(
-        pairs, section.tau, on_base, whiten=discriminator.whiten, refine=discriminator.refine
+        pairs,
+        section.tau,
+        on_base,
+        whiten=discriminator.whiten,
+        refine=discriminator.refine,
+        by_prototypes=by_prototypes,
     )
     eligible = not_nested(found) if section.drop_nested else None
     if section.box_correction and pairs.crops is not None:

@@ -24,10 +24,11 @@ from mini_fsod.draw import (
     Rgb,
     contact_sheet,
     draw_boxes,
+    ending,
 )
 from mini_fsod.errors import UserError
 from mini_fsod.files import write_bytes
-from mini_fsod.fonts import Font, font_for
+from mini_fsod.fonts import font_for
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.decode import cores, decode
 from mini_fsod.mining.audit import BACKGROUND, DUPLICATE, FALSE, LOOSE, SHOT, TRUE, Verdict
@@ -42,9 +43,10 @@ MIN_CROP = 112  # pixels of a crop's side: enlarged more, nothing is recognised
 SIZE = (CELL, CELL + FOOT)
 MAX_SIDE = 2000  # pixels of an image's longer side as it is decoded
 
-RIGHT_COLOUR: Rgb = (64, 200, 140)
-WRONG_COLOUR: Rgb = (255, 78, 92)
-SHOT_COLOUR: Rgb = (120, 170, 255)
+# Told apart by people with any kind of colour blindness; wrong boxes are dashed as well
+RIGHT_COLOUR: Rgb = (86, 180, 255)
+WRONG_COLOUR: Rgb = (255, 112, 48)
+SHOT_COLOUR: Rgb = (205, 210, 218)
 KINDS: dict[int, tuple[str, Rgb]] = {
     TRUE: ("right", RIGHT_COLOUR),
     DUPLICATE: ("found twice", (250, 196, 60)),
@@ -130,7 +132,9 @@ def _cell(
     canvas = ImageDraw.Draw(cell)
     font = font_for(16, *labels.classes)  # one for all cells
     try:
-        cell.paste(_crop(data, int(found.image[row]), found.xywh[row], colour), (0, 0))
+        wrong = verdict is not None and verdict.kind[row] == FALSE
+        image, xywh = int(found.image[row]), found.xywh[row]
+        cell.paste(crop_with_box(data, image, xywh, colour, dashed=bool(wrong)), (0, 0))
     except (PictureError, UserError):
         canvas.rectangle((0, 0, CELL - 1, CELL - 1), fill=WELL)
         middle = (CELL / 2, CELL / 2)
@@ -141,33 +145,28 @@ def _cell(
     left = 2 + font.getlength(f"{number}  ")
     canvas.text((left, line), f"{found.score[row]:.3f}", fill=TEXT, font=font, anchor="lm")
     if verdict is not None:
-        word = _kind_name(verdict, row, labels)
+        word = verdict_word(verdict, row, labels)
         canvas.text((CELL - 3, line), word, fill=colour, font=font, anchor="rm")
     name = data.path(int(found.image[row])).name
     font = font_for(14, name)
-    canvas.text((2, line + 22), _ending(name, font), fill=QUIET_TEXT, font=font, anchor="lm")
+    canvas.text(
+        (2, line + 22), ending(name, font, CELL - 4), fill=QUIET_TEXT, font=font, anchor="lm"
+    )
     return cell
 
 
-def _ending(name: str, font: Font) -> str:
-    """A file's name; its end alone, in which names differ, where it is wider than a cell."""
-    if font.getlength(name) <= CELL - 4:
-        return name
-    while font.getlength(f"...{name}") > CELL - 4:
-        name = name[1:]
-    return f"...{name}"
-
-
-def _kind_name(verdict: Verdict, row: int, labels: LabelMap) -> str:
-    """What the box shows, by the annotations."""
+def verdict_word(verdict: Verdict, row: int, labels: LabelMap) -> str:
+    """What a candidate's box shows, by the annotations."""
     if verdict.kind[row] != FALSE:
         return KINDS[int(verdict.kind[row])][0]
     on = int(verdict.on[row])
     return {BACKGROUND: "background", LOOSE: "badly placed"}.get(on) or labels.classes[on]
 
 
-def _crop(data: Dataset, image: int, xywh: Floats, colour: Rgb) -> Image.Image:
-    """A square of the image around the box, with the box drawn on it."""
+def crop_with_box(
+    data: Dataset, image: int, xywh: Floats, colour: Rgb, cell: int = CELL, dashed: bool = False
+) -> Image.Image:
+    """A square of the image around the box, with the box drawn on it, `cell` pixels wide."""
     path = data.path(image)
     width, height = drawn_size(*picture_size(path), tuple(data.sizes[image].tolist()))
     picture = Image.fromarray(decode(path, MAX_SIDE, MAX_SIDE, (height, width)))
@@ -178,15 +177,15 @@ def _crop(data: Dataset, image: int, xywh: Floats, colour: Rgb) -> Image.Image:
         min(max(middle - side / 2, 0), extent - side) if side <= extent else (extent - side) / 2
         for middle, extent in ((x + w / 2, picture.width), (y + h / 2, picture.height))
     )
-    square = Image.new("RGB", (CELL, CELL), WELL)
-    scale = CELL / side
+    square = Image.new("RGB", (cell, cell), WELL)
+    scale = cell / side
     x0, y0 = max(left, 0), max(top, 0)
     x1, y1 = min(left + side, picture.width), min(top + side, picture.height)
     size = (max(1, round((x1 - x0) * scale)), max(1, round((y1 - y0) * scale)))
     part = picture.resize(size, Image.Resampling.BICUBIC, box=(x0, y0, x1, y1))
     square.paste(part, (round((x0 - left) * scale), round((y0 - top) * scale)))
     box = ((x - left) * scale, (y - top) * scale, (x + w - left) * scale, (y + h - top) * scale)
-    return draw_boxes(square, [box], [""], [colour])
+    return draw_boxes(square, [box], [""], [colour], [dashed], line=2)
 
 
 def _stack(pictures: list[Image.Image]) -> Image.Image:

@@ -1,14 +1,14 @@
 """Extra images without annotations, mined beside the training images (`mine.extra`).
 
 They have candidates, thresholds, an N and files of their own, in the subfolder `extra` of the stage
-`mine`. Nobody has annotated base objects there, so possible ones are stored too (`base.json`): they
-are not safe to use as background.
+`mine`. Nobody has annotated base objects there, so possible ones are stored too
+(`mining.base_objects`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,30 +17,22 @@ import numpy as np
 
 from mini_fsod import console
 from mini_fsod.config.schema import Mine
-from mini_fsod.data.dataset import Boxes, Dataset
+from mini_fsod.data.dataset import Bools, Dataset
 from mini_fsod.data.folder import pictures_below, read_folder, unread_formats
 from mini_fsod.data.pictures import PictureError, picture_sizes
 from mini_fsod.errors import DataError, UserError
 from mini_fsod.files import is_file, is_folder, real
 from mini_fsod.labels import LabelMap
-from mini_fsod.mining.pool_io import CANDIDATES, POOL, Pool, read_candidates, read_pool
+from mini_fsod.mining.base_objects import BASE_OBJECTS
+from mini_fsod.mining.mined_images import MinedImages
+from mini_fsod.mining.pool_io import CANDIDATES, POOL
 from mini_fsod.runs.data import RunData
 from mini_fsod.runs.pool import mined_folder
 from mini_fsod.runs.run import Run
 from mini_fsod.runs.store import METRICS, Figures, read_figures
 
 EXTRA = "extra"  # the subfolder, and the key in the figures of the stage
-BASE_OBJECTS = "base.json"
 FILES = (POOL, CANDIDATES, BASE_OBJECTS)  # that re-training needs
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MinedExtra:
-    """Extra images, of which only what was mined is known."""
-
-    data: Dataset
-    pool: Pool
-    unsure: Boxes  # possible objects of any class
 
 
 def figures_in(folder: Path) -> dict[str, Any]:
@@ -167,12 +159,12 @@ def _damaged(paths: tuple[Path, ...]) -> set[Path]:
     return {path for path, s in zip(paths, sizes, strict=True) if isinstance(s, PictureError)}
 
 
-def base_labels(labels: LabelMap) -> LabelMap:
-    """For `base.json`: files of candidates hold the second part of a label map."""
-    return LabelMap(labels.novel, labels.base)
+def no_labels(data: Dataset, labels: LabelMap) -> Bools:
+    """(I, B): all labels of base classes are missing."""
+    return np.ones((len(data), len(labels.base)), dtype=np.bool_)
 
 
-def read_extra(run: Run) -> MinedExtra | None:
+def read_extra(run: Run) -> MinedImages | None:
     """What was mined in extra images, with the run's own pool; None without `mine.extra`."""
     mined, labels = run.folder("mine"), run.data.labels
     images = _images_folder(figures_in(mined))
@@ -180,15 +172,5 @@ def read_extra(run: Run) -> MinedExtra | None:
         return None
     folder = mined / EXTRA
     check_extra_files(folder, f"Remove the folder {mined} and run again.")
-    extra = extra_images(run.data, Path(images))
-    pool = read_pool(run.extra_pool, extra, labels)
-    for line in pool.notes:
-        console.note(line)
-    novel = read_candidates(folder / CANDIDATES, extra, labels)
-    base = read_candidates(folder / BASE_OBJECTS, extra, base_labels(labels))
-    unsure = Boxes.of(
-        np.concatenate([novel.image, base.image]),
-        np.concatenate([novel.xywh, base.xywh]),
-        np.concatenate([novel.label + len(labels.base), base.label]),
-    )
-    return MinedExtra(extra, pool, unsure)
+    data = extra_images(run.data, Path(images))
+    return MinedImages.read(data, run.extra_pool, folder, labels, no_labels(data, labels))

@@ -7,12 +7,9 @@ a `score` and the image sizes. Tools return other ids, but the same names of ima
 from __future__ import annotations
 
 import json
-import re
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import takewhile
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -21,7 +18,7 @@ from typing_extensions import TypedDict
 
 from mini_fsod import console
 from mini_fsod.data.coco import read_coco
-from mini_fsod.data.dataset import Dataset, Floats, Ints
+from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset, Floats, Ints
 from mini_fsod.data.json_stream import records
 from mini_fsod.data.subsets import arranged
 from mini_fsod.data.text import number, shown
@@ -30,8 +27,9 @@ from mini_fsod.files import write_bytes, write_json
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.cache import image_sizes
 from mini_fsod.mining.candidates import Candidates
+from mini_fsod.mining.names import REJECTED, REVIEWED, finder
 from mini_fsod.mining.thresholds import Threshold
-from mini_fsod.state_files import Count, Finite, Kind, read_state_file
+from mini_fsod.state_files import Count, Finite, Kind, check_kind, read_state_file
 
 POOL, CANDIDATES = "pool.json", "candidates.json"
 THRESHOLDS, AUDIT = "thresholds.json", "audit.json"
@@ -40,8 +38,7 @@ DIGITS = 8  # of boxes and cosines; scores are exact, so that thresholds can be 
 
 # problems of a tool's file that concern neither boxes nor names
 HARMLESS = {"size-missing", "size-wrong", "area-wrong", "record-duplicate"}
-UPLOADED = re.compile(r"^[0-9a-f]{8}-")  # Label Studio puts it before names of uploaded images
-REVIEWED = 1.0  # score of a box that comes back without one: a person has looked at it
+
 
 HOW_TO_OPEN = {
     "images": "file_name is relative to the folder of the data set (DATA below)",
@@ -200,8 +197,9 @@ class Pool:
     image: Ints  # (n,) index of the image in the data set
     label: Ints  # (n,) index among the novel classes
     xywh: Floats  # (n, 4)
-    score: Floats  # (n,) 1 where the file has none
+    score: Floats  # (n,) 1 where a person has accepted the box, or the file has none
     notes: tuple[str, ...]  # what was left out
+    rejected: Boxes = NO_BOXES  # places without an object of their novel class, says a person
 
     def __len__(self) -> int:
         return len(self.image)
@@ -231,6 +229,7 @@ def read_pool(path: Path, data: Dataset, labels: LabelMap) -> Pool:
             problems.append(Problem("unknown-class", str(path), record, what, fix))
     if not problems:  # scores are read from a file known to be sound
         scores = dict(_scores(path, problems))
+        rejected = _rejected(path, data, labels, problems)
     if problems:
         raise DataError(problems)
 
@@ -256,7 +255,27 @@ def read_pool(path: Path, data: Dataset, labels: LabelMap) -> Pool:
         boxes.xywh[kept],
         np.array([scores.get(r, REVIEWED) for r in boxes.record[kept].tolist()], dtype=np.float64),
         tuple(notes),
+        rejected,
     )
+
+
+def _rejected(path: Path, data: Dataset, labels: LabelMap, problems: list[Problem]) -> Boxes:
+    """The rejected places in a pool, with labels among the novel classes."""
+    find = finder(data.files)
+    rows: list[tuple[int, list[float], int]] = []
+    for key, n, record in records(path):
+        if key != REJECTED or n < 0:
+            continue
+        try:
+            check_kind(record, _Rejected)
+            (image,) = find(record["file_name"])
+            rows.append((image, record["bbox"], labels.novel.index(record["category"])))
+        except ValueError as error:
+            what = f"not a rejected place of these pictures and classes ({error})"
+            fix = f'remove it, or the whole list "{REJECTED}"'
+            problems.append(Problem("rejected-wrong", str(path), f"{REJECTED}[{n}]", what, fix))
+    xywh = np.array([box for _, box, _ in rows]).reshape(-1, 4)
+    return Boxes.of([image for image, *_ in rows], xywh, [label for *_, label in rows])
 
 
 def _image_indices(given: Dataset, data: Dataset, path: str) -> tuple[Ints, list[Problem]]:
@@ -266,7 +285,7 @@ def _image_indices(given: Dataset, data: Dataset, path: str) -> tuple[Ints, list
     """
     index = np.full(len(given), -1, dtype=np.int64)
     problems = []
-    find = _finder(data.files)
+    find = finder(data.files)
     for i in np.unique(given.boxes.image).tolist():
         file, size, record = given.files[i], given.sizes[i], f"image {given.ids[i]}"
         found = find(file)
@@ -312,38 +331,13 @@ def _scores(path: Path, problems: list[Problem]) -> Iterator[tuple[int, float]]:
             yield record["id"], score
 
 
-def _finder(files: tuple[str, ...]) -> Callable[[str], list[int]]:
-    """A function from an image's name in some tool to the images that it may be.
-
-    Tools drop folders or add some: among images of one name those win that share most of the
-    folders right before it.
-    """
-    exact = {file: i for i, file in enumerate(files)}
-    by_name: dict[str, list[int]] = defaultdict(list)
-    for i, file in enumerate(files):
-        by_name[PurePosixPath(file).name].append(i)
-
-    def find(name: str) -> list[int]:
-        if name in exact:
-            return [exact[name]]
-        path = PurePosixPath(name)
-        same = by_name.get(path.name) or by_name.get(UPLOADED.sub("", path.name)) or []
-        shared = [_common_tail(path.parent, PurePosixPath(files[i]).parent) for i in same]
-        return [i for i, n in zip(same, shared, strict=True) if n == max(shared)]
-
-    return find
-
-
-def _common_tail(a: PurePosixPath, b: PurePosixPath) -> int:
-    """How many folders the two paths share, counted from the end."""
-    pairs = zip(reversed(a.parts), reversed(b.parts), strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
-class _Candidate(TypedDict):
+class _Rejected(TypedDict):
     file_name: str
     category: str
     bbox: Annotated[list[Finite], Field(min_length=4, max_length=4)]
+
+
+class _Candidate(_Rejected):
     score: Finite
     score_detector: Finite
     cosine: Finite | None

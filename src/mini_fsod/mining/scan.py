@@ -22,8 +22,8 @@ from mini_fsod.discriminator.features import Discriminator
 from mini_fsod.discriminator.load import load_discriminator
 from mini_fsod.errors import UserError
 from mini_fsod.eval.detections import read_detections
-from mini_fsod.eval.inference import detect_all
 from mini_fsod.loader.schedule import Plan, each_once
+from mini_fsod.mining.base_objects import find_base_objects
 from mini_fsod.mining.crops import (
     CropReference,
     discriminator_sides,
@@ -36,12 +36,12 @@ from mini_fsod.mining.extra import extra_images
 from mini_fsod.mining.find_pairs import Comparison, compare_given_pairs, find_pairs, plans_at_size
 from mini_fsod.mining.pairs import Pairs, pairs_from_detections
 from mini_fsod.runs.data import counted
-from mini_fsod.runs.detectors import configured, load_detector, to_device
+from mini_fsod.runs.detectors import load_detector, to_device
 from mini_fsod.runs.run import Run
 
 PAIRS = "raw.npz"  # of the training images
 EXTRA_PAIRS = "raw-extra.npz"  # of `mine.extra`
-EXTRA_BASE_OBJECTS = "raw-extra-base.npz"
+BASE_PAIRS, EXTRA_BASE_PAIRS = "raw-base.npz", "raw-extra-base.npz"  # possible base objects
 
 Reference = Comparison | CropReference | None
 
@@ -59,6 +59,9 @@ def scan(run: Run, folder: Path) -> dict[str, Any]:
         pairs = _pairs(run, data, detector, reference)
     replace(pairs, files=data.files).save(folder / PAIRS)
     figures = {"images": 0 if section.extra_only else len(data), "pairs": len(pairs)}
+    if run.data.missing(data).any():
+        finder = detector or to_device(load_detector(run, "base").detector, run.device)
+        find_base_objects(run, data, finder).save(folder / BASE_PAIRS)
     if section.extra is not None:
         assert detector is not None  # `check_extra`: not together with `mine.detections`
         extra = extra_images(run.data, section.extra)
@@ -66,7 +69,7 @@ def scan(run: Run, folder: Path) -> dict[str, Any]:
             console.note(line)
         pairs = _pairs(run, extra, detector, reference)
         replace(pairs, files=extra.files).save(folder / EXTRA_PAIRS)
-        _base_objects(run, extra, detector).save(folder / EXTRA_BASE_OBJECTS)
+        find_base_objects(run, extra, detector).save(folder / EXTRA_BASE_PAIRS)
         figures |= {"extra_images": len(extra), "extra_pairs": len(pairs)}
     return figures
 
@@ -151,17 +154,3 @@ def _given_pairs(run: Run, data: Dataset) -> Pairs:
     return pairs_from_detections(
         found.take(inside), data.classes, run.data.labels.novel, section.min_score
     )
-
-
-def _base_objects(run: Run, data: Dataset, detector: Detector) -> Pairs:
-    """Possible base objects, as pairs: detections of base classes above the score threshold."""
-    section, views, labels = run.config.mine, run.config.views, run.data.labels
-    keys = run.config.detector.model_copy(update={"score_threshold": section.min_score})
-    config = run.config.model_copy(update={"detector": keys})
-    detector.settings = configured(detector.settings, config)
-    batches, sizes = run.data.batches(data)
-    plans = each_once(sizes, images_per_batch(run), views.test, views.long)
-    bf16 = run.bf16(run.config.transfer)
-    with console.progress("scanning for base objects", len(plans)) as progress:
-        found = detect_all(detector, counted(batches, progress), plans, run.device, bf16)
-    return pairs_from_detections(found, labels.classes, labels.base, section.min_score)

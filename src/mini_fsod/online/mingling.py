@@ -17,6 +17,9 @@ MAX_INSTANCES = 32  # the most boxes that the teacher may find in an image
 IN_NMS = 16  # (proposal, class) pairs that enter NMS for each instance that may come out of it
 NESTING_ROUNDS = 8  # chains of nested boxes are never longer in practice
 SAME_OBJECT = 0.5  # IoU from which two boxes mean the same object
+ACCEPTED = (
+    2.0  # score in training of a pool's box that a person has accepted; others have at most 1
+)
 
 
 def found_by_teacher(
@@ -37,17 +40,40 @@ def found_by_teacher(
     if use_iou:
         assert candidates.iou is not None
         scores = (scores * candidates.iou[..., None]).sqrt()
+    allowed = (scores >= delta) & candidates.proposals.valid[..., None]
+    found = _select(candidates.boxes[:, :, base_classes:], scores, allowed, nms_iou, most)
+    return found._replace(labels=torch.where(found.valid, found.labels + base_classes, 0))
+
+
+def base_objects_of_teacher(
+    candidates: ScoredProposals,
+    missing: Tensor,
+    sure: float,
+    nms_iou: float,
+    most: int = MAX_INSTANCES,
+) -> ScoredBoxes:
+    """The teacher's instances of base classes whose labels are missing (B, base classes) in an
+    image, with a score of at least `sure`; otherwise as `found_by_teacher`.
+    """
+    base_classes = missing.shape[1]
+    scores = candidates.scores[..., :base_classes]
+    allowed = (scores >= sure) & candidates.proposals.valid[..., None] & missing[:, None, :]
+    return _select(candidates.boxes[:, :, :base_classes], scores, allowed, nms_iou, most)
+
+
+def _select(
+    boxes: Tensor, scores: Tensor, allowed: Tensor, nms_iou: float, most: int
+) -> ScoredBoxes:
     found = select(
-        candidates.boxes[:, :, base_classes:],
+        boxes,
         scores,
-        (scores >= delta) & candidates.proposals.valid[..., None],
+        allowed,
         nms_iou=nms_iou,
         detections=most,
         candidates=IN_NMS * most,
         rounds=12,
     )
-    labels = torch.where(found.valid, found.labels + base_classes, 0)
-    return ScoredBoxes(found.boxes, labels, found.valid, found.scores)
+    return ScoredBoxes(found.boxes, found.labels, found.valid, found.scores)
 
 
 def mingle(
@@ -61,19 +87,23 @@ def mingle(
 
     The second result, (B, M) bool, marks the teacher's boxes; the other valid ones are the pool's.
     Of equal scores the teacher's box comes first. `by_class=False`: a better box of another class
-    suppresses a mined one too. `keep_pool`: all of H ranks before all of I. Both parts may be
-    empty.
+    suppresses a mined one too. `keep_pool`: all of H ranks before all of I. Boxes that a person has
+    accepted all stay, and suppress what overlaps them. Both parts may be empty.
     """
     boxes, labels, valid, scores = (
         torch.cat(pair, dim=1) for pair in zip(online, offline, strict=True)
     )
     rank = scores
-    if keep_pool:  # scores are at most 1, so every pool box ranks first
+    if keep_pool:  # the teacher's scores are at most 1, so every pool box ranks first
         rank = torch.cat([online.scores, 1 + offline.scores], dim=1)
     order = torch.where(valid, rank, -1.0).argsort(dim=1, descending=True, stable=True)
     boxes = gather_rows(boxes, order)
     labels, scores, valid = (t.gather(1, order) for t in (labels, scores, valid))
-    kept, _ = nms(boxes, valid, nms_iou, labels if by_class else None)
+    accepted = valid & (scores >= ACCEPTED)
+    same = labels[:, :, None] == labels[:, None, :] if by_class else True
+    taken = ((pairwise_iou(boxes, boxes) > nms_iou) & same & accepted[:, None, :]).any(-1)
+    kept, _ = nms(boxes, valid & ~taken, nms_iou, labels if by_class else None)
+    kept = kept | accepted  # taken boxes are those that overlap one, and these boxes themselves
     return ScoredBoxes(boxes, labels, kept, scores), kept & (order < online.valid.shape[1])
 
 
@@ -83,14 +113,16 @@ def without_nested(instances: ScoredBoxes) -> ScoredBoxes:
     Boxes (B, M) must be sorted, best first, as `mingle` returns them; M may be 0. A dropped box
     suppresses nothing: of a bird, a box around it and a second bird, and that second bird, both
     birds stay. All boxes are kept at the start, and each round settles one more box of a chain.
+    Boxes that a person has accepted stay.
     """
     boxes, labels = instances.boxes, instances.labels
     common, area, other_area = _shared_area(boxes, boxes)
     nested = common > NESTED * torch.minimum(area, other_area)  # (B, M, M)
     nested = (nested & (labels[:, :, None] == labels[:, None, :])).tril(-1)
     kept = instances.valid
+    accepted = instances.scores >= ACCEPTED
     for _ in range(NESTING_ROUNDS):
-        kept = instances.valid & ~(nested & kept[:, None, :]).any(-1)
+        kept = instances.valid & (accepted | ~(nested & kept[:, None, :]).any(-1))
     return instances._replace(valid=kept)
 
 
@@ -119,10 +151,17 @@ def _shared_area(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]
 def without_known(instances: ScoredBoxes, boxes: Tensor, valid: Tensor) -> ScoredBoxes:
     """Drop the instances that overlap one of the annotated boxes (B, G, 4) where `valid` (B, G).
 
-    An annotated object is known, whatever class was mined there. G may be 0.
+    An annotated object is known, whatever class was mined there. Boxes that a person has accepted
+    stay. G may be 0.
     """
     known = (pairwise_iou(instances.boxes, boxes) >= SAME_OBJECT) & valid[:, None, :]
-    return instances._replace(valid=instances.valid & ~known.any(-1))
+    accepted = instances.scores >= ACCEPTED
+    return instances._replace(valid=instances.valid & (accepted | ~known.any(-1)))
+
+
+def without_rejected(instances: ScoredBoxes, rejected: Targets) -> ScoredBoxes:
+    """Drop the teacher's instances at places (B, G) where a person has seen none of their class."""
+    return instances._replace(valid=instances.valid & ~same_object(instances, rejected))
 
 
 def best_overlap(boxes: ScoredBoxes, others: ScoredBoxes | Targets) -> Tensor:

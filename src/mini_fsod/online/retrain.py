@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mini_fsod import console
 from mini_fsod.data.dataset import Floats
+from mini_fsod.data.subsets import is_of, with_base_boxes
 from mini_fsod.detector.batch import Targets
 from mini_fsod.detector.model import Detector
 from mini_fsod.labels import LabelMap
@@ -23,17 +24,19 @@ from mini_fsod.loader.resident import Batch
 from mini_fsod.loader.schedule import Plan
 from mini_fsod.loader.stac import draw_stac, stac_view
 from mini_fsod.mining.audit import GroundTruth, seem_complete
-from mini_fsod.mining.extra import MinedExtra, read_extra
-from mini_fsod.mining.pool_io import CANDIDATES, NO_POOL, read_candidates, read_pool
+from mini_fsod.mining.extra import read_extra
+from mini_fsod.mining.mined_images import MinedImages
+from mini_fsod.mining.pool_io import NO_POOL
 from mini_fsod.online.health import HealthCheck, Setup, readings_of
 from mini_fsod.online.mingling import MAX_INSTANCES
 from mini_fsod.online.targets import (
     MinedInputs,
     TrainingSet,
-    base_and_pool,
+    boxes_in,
     epoch_images,
     losses_with_mined,
     oracle,
+    training_images,
     with_extra,
     with_shots,
 )
@@ -52,9 +55,13 @@ def online(run: Run, folder: Path) -> dict[str, Any]:
     config, section, labels = run.config, run.config.online, run.data.labels
     extra = read_extra(run) if section.uses_pool else None
     training = training_set(run, extra)
+    missing = None
+    if section.teacher and config.base.sure is not None and training.missing.any():
+        missing = torch.from_numpy(training.missing).to(run.device)
     hidden = oracle(run.data.mined, labels).mined  # only the gauges see them
     student, weights = new_student(run)
-    boxes = [(training.mined, training.scores), (training.ignored, None), (hidden, None)]
+    others = (training.ignored, hidden, training.rejected)
+    boxes = [(training.mined, training.scores), *((other, None) for other in others)]
     batches, sizes = run.data.batches(training.data, boxes)
     images = epoch_images(training, labels, section)
     schedule = run.schedule(sizes, section, images)
@@ -66,17 +73,25 @@ def online(run: Run, folder: Path) -> dict[str, Any]:
         truth_known = extra is None and seem_complete(len(truth.hidden), len(training.mined))
         nms_iou = config.detector.nms_iou
         losses = losses_with_teacher(
-            student, average.model, labels, section, config.mine, nms_iou, truth_known
+            student,
+            average.model,
+            labels,
+            section,
+            config.mine,
+            nms_iou,
+            truth_known,
+            config.base.sure,
         )
         shares = np.bincount(images, minlength=len(training.data)) / len(images)
         shown = boxes_per_image(training, labels, shares)
         setup = Setup.of(section.batch, MAX_INSTANCES, shown, section.iterations)
         health = HealthCheck(setup, readings_of(read_log(folder / LOG_FILE)))
-        convert = teacher_inputs
+        convert = partial(teacher_inputs, missing=missing)
     else:
         losses = losses_with_mined(student, section, config.mine)
     inputs = inputs_from_batches(batches, convert, section.strong, config.seed, run.device)
-    further = training.mined, training.ignored
+    further = [training.mined, training.ignored]
+    further += [training.rejected] if len(training.rejected) else []
     feed = run.data.feed(training.data, schedule, inputs, run.team, section.accumulate, further)
     return run.train(
         "online", folder, student, labels, losses, feed, section, weights, average, health
@@ -105,36 +120,54 @@ def new_student(run: Run) -> tuple[Detector, str | float | None]:
     return to_device(detector, run.device), weights
 
 
-def training_set(run: Run, extra: MinedExtra | None) -> TrainingSet:
+def training_set(run: Run, extra: MinedImages | None) -> TrainingSet:
     """The images and boxes to train on, as the configuration asks for them."""
     section, labels, data = run.config.online, run.data.labels, run.data.mined
+    sure, missing, is_open = run.config.base.sure, run.data.missing(data), run.data.is_open
+    shots = run.data.shots if section.shots or is_open else data.select([])
     if section.oracle:
         training = oracle(data, labels)
     elif not section.uses_pool:
-        training = base_and_pool(data, labels, NO_POOL, None)
+        training = training_images(MinedImages(data, NO_POOL, missing), labels, sure, False)
     else:
-        pool = read_pool(run.pool, data, labels)
-        for line in pool.notes:
-            console.note(line)
-        candidates = None
-        if section.ignore_candidates:
-            candidates = read_candidates(run.folder("mine") / CANDIDATES, data, labels)
-        training = base_and_pool(data, labels, pool, candidates)
+        candidates = section.ignore_candidates
+        mine = run.folder("mine")
+        images = MinedImages.read(data, run.pool, mine, labels, missing, candidates)
+        novel = shots.with_boxes(shots.boxes.take(is_of(shots, labels.novel)))
+        known = boxes_in(novel, data)
+        training = training_images(images, labels, sure, candidates, known)
         if extra is not None:
-            training = with_extra(training, extra, labels)
-    return with_shots(training, run.data.shots, labels) if section.shots else training
+            others = training_images(extra, labels, sure, ignore_candidates=True)
+            training = with_extra(training, others)
+    if not section.shots:
+        return training
+    if is_open:
+        shots = with_base_boxes(shots, run.data.labelled, labels)
+    return with_shots(training, shots, labels)
 
 
 def mined_inputs(batch: Batch, strong: Tensor, draw: Tensor) -> MinedInputs:
-    mined, ignored, _ = (Targets(*boxes[:3]) for boxes in batch.extra)
+    mined, ignored, *_ = (Targets(*boxes[:3]) for boxes in batch.extra)
     return MinedInputs(strong, batch.sizes, batch.targets, mined, ignored, draw)
 
 
-def teacher_inputs(batch: Batch, strong: Tensor, draw: Tensor) -> TeacherInputs:
-    _, ignored, hidden = (Targets(*boxes[:3]) for boxes in batch.extra)
+def teacher_inputs(
+    batch: Batch, strong: Tensor, draw: Tensor, missing: Tensor | None = None
+) -> TeacherInputs:
+    """`missing` (I, B) is that of the `TrainingSet`; None: the teacher finds no base objects."""
     pool = batch.extra[0]
+    ignored, hidden, rejected = (Targets(*boxes[:3]) for boxes in batch.extra[1:])
     return TeacherInputs(
-        batch.images, strong, batch.sizes, batch.targets, pool, ignored, hidden, draw
+        batch.images,
+        strong,
+        batch.sizes,
+        batch.targets,
+        pool,
+        ignored,
+        hidden,
+        rejected,
+        draw,
+        None if missing is None else missing[batch.image_index],
     )
 
 

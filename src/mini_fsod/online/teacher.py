@@ -13,18 +13,20 @@ import torch
 from torch import Tensor
 
 from mini_fsod.config.schema import Mine, Online
-from mini_fsod.detector.batch import PaddedBoxes, ScoredProposals, Targets
+from mini_fsod.detector.batch import PaddedBoxes, ScoredProposals, Targets, join_targets
 from mini_fsod.detector.model import Detector
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.resident import ScoredBoxes
 from mini_fsod.online.mingling import (
     SAME_OBJECT,
+    base_objects_of_teacher,
     best_overlap,
     found_by_teacher,
     mingle,
     same_object,
     without_known,
     without_nested,
+    without_rejected,
 )
 from mini_fsod.online.targets import with_mined
 from mini_fsod.train.step import Losses
@@ -40,7 +42,11 @@ class TeacherInputs(NamedTuple):
     pool: ScoredBoxes  # H
     ignored: Targets  # regions without background loss
     hidden: Targets  # the hidden novel objects, for the gauge `right` alone
+    rejected: Targets  # places of the review without an object of that class
     draw: Tensor  # () int64: decides which anchors and RoIs are sampled
+    # (B, base classes) bool: whether labels of each base class are missing in each image, so that
+    # the teacher's own detections join them; None: nowhere
+    missing: Tensor | None = None
 
 
 def losses_with_teacher(
@@ -51,10 +57,13 @@ def losses_with_teacher(
     mine: Mine,
     nms_iou: float,
     truth_known: bool,
+    sure: float | None = None,
 ) -> Losses:
     """The student's losses on the strong view, and gauges of the self-training.
 
-    Targets are the ground truth and the mingled boxes (Eq. 6) that do not lie on a shot.
+    Targets are the ground truth and the mingled boxes (Eq. 6) that do not lie on a shot. Where base
+    labels are missing, base objects that the teacher finds with a score of at least `sure` join the
+    ground truth.
     `truth_known`: the hidden objects are annotated, so a gauge can count the right mined boxes.
     """
     base_classes = len(labels.base)
@@ -68,6 +77,7 @@ def losses_with_teacher(
             found = found_by_teacher(
                 candidates, base_classes, online.delta, nms_iou, online.iou_branch
             )
+            found = without_rejected(found, inputs.rejected)
             known = truth.valid if mine.drop_on_base else truth.valid & ~is_base
             from_pool = pool._replace(valid=pool.valid & online.mingle.rcnn)
             found, from_pool = (
@@ -83,6 +93,12 @@ def losses_with_teacher(
             if mine.drop_nested:
                 mined = without_nested(mined)
                 by_teacher = by_teacher & mined.valid
+            if inputs.missing is not None and sure is not None:
+                others = base_objects_of_teacher(candidates, inputs.missing, sure, nms_iou)
+                for known_boxes in (truth, mined):
+                    others = without_known(others, known_boxes.boxes, known_boxes.valid)
+                truth = join_targets(truth, Targets(*others[:3]))
+                is_base = truth.valid & (truth.labels < base_classes)
             watched = gauges(found, pool, mined, by_teacher, is_base, labels)
             watched["confidence"] = confidence(candidates)
             if truth_known:

@@ -11,7 +11,7 @@ import torch
 from mini_fsod import checkpoint
 from mini_fsod.data.dataset import NO_BOXES
 from mini_fsod.detector.model import Detector
-from mini_fsod.device import torch_device
+from mini_fsod.device import fast_bf16, torch_device
 from mini_fsod.eval.inference import detect_all
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.cache import Pictures
@@ -29,8 +29,8 @@ class TorchModel(Model):
     def __init__(self, detector: Detector, labels: LabelMap, source: Path, device: str) -> None:
         self._device = torch_device(device)
         self.detector = detector.to(self._device).eval()
-        if self._device.type == "cuda":
-            self.detector.to(memory_format=torch.channels_last)
+        self.detector.to(memory_format=torch.channels_last)
+        self.bf16 = fast_bf16(self._device)
         self.source, self.labels, self.device = source, labels, str(self._device)
         test = detector.settings.test
         self.min_size, self.max_size = test.min_size, test.max_size
@@ -60,8 +60,7 @@ class TorchModel(Model):
             plans = each_once(flat.sizes, 1, self.min_size, self.max_size, most_canvases=number)
         else:
             plans = each_once(flat.sizes, min(BATCH, number), self.min_size, self.max_size)
-        bf16 = device.type == "cuda"
-        found = detect_all(self.detector, source.batches, plans, device, bf16)
+        found = detect_all(self.detector, source.batches, plans, device, self.bf16)
         order = np.lexsort((-found.score, found.image))
         cuts = np.searchsorted(found.image[order], np.arange(1, number))
         return [

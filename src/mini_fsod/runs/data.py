@@ -15,21 +15,27 @@ import torch
 
 from mini_fsod import console
 from mini_fsod.config.schema import Config
-from mini_fsod.data.dataset import Boxes, Dataset, Floats, Ints
+from mini_fsod.data.dataset import Bools, Boxes, Dataset, Floats, Ints
 from mini_fsod.data.read import read
 from mini_fsod.data.subsets import (
     arranged,
     base_set,
     is_of,
     is_target,
+    missing_labels,
     shared_images,
     testing_part,
     training_part,
+    united,
+    without_class,
+    without_empty,
 )
 from mini_fsod.detector.model import Detector
 from mini_fsod.errors import UserError
 from mini_fsod.eval.detections import DatasetDetections
+from mini_fsod.eval.errors import error_figures
 from mini_fsod.eval.inference import detect_all
+from mini_fsod.eval.kept_detections import write_detections
 from mini_fsod.eval.score import score
 from mini_fsod.files import real
 from mini_fsod.labels import (
@@ -43,14 +49,17 @@ from mini_fsod.loader.cache import image_sizes
 from mini_fsod.loader.resident import Annotations, Batch, Resident
 from mini_fsod.loader.schedule import Plan, Schedule, each_once, reduced
 from mini_fsod.loader.stream import Stream
-from mini_fsod.runs.given import given_classes, refuse_shared_classes
+from mini_fsod.runs.given import check_without_labels, with_given_classes
 from mini_fsod.runs.shots import (
     boxes_per_class,
     drawn_shots,
-    note_tiny_shots,
+    pictures_to_label,
     read_shot_file,
     refuse_missing_pictures,
-    shots_from_file,
+    shots_of_file,
+    tiny_shot_notes,
+    uses_shots,
+    with_base_shots,
 )
 from mini_fsod.train.distributed import Team
 from mini_fsod.train.loop import Feed
@@ -69,6 +78,8 @@ class RunData:
     def __init__(self, config: Config, device: torch.device) -> None:
         self._config = config
         self._device = device
+        # what the given base detector is sure of in the pictures of `to_label`
+        self.found: Dataset | None = None
 
     def check(self, stages: Sequence[str]) -> None:
         """Refuse data that lacks something these stages need, before the first one runs."""
@@ -79,20 +90,27 @@ class RunData:
                 "The training images have no boxes of base classes.",
                 f"Check data.train and data.novel; `mini check {config.data.root}` counts boxes.",
             )
-        with_shots = {"transfer", "scan", "mine"}
-        with_shots |= {"tune"} if config.tune.data != "none" else set()
-        with_shots |= {"online"} if config.online.shots else set()
-        if with_shots & {*stages}:
-            shots = self.shots  # refuses too few
+        if self.is_open:
+            check_without_labels(config, stages)
+        if uses_shots(config, stages):
+            shots = self.novel_shots  # refuses too few
             if config.shots.file is not None:
                 refuse_missing_pictures(config.shots.file, shots)
+            if not self.is_open:
+                _ = self.shots  # refuses too few of a base class
         if "transfer" in stages and config.transfer.checkpoint is None:
-            note_tiny_shots(self.shots, self.labels.novel, self.base, config)
+            for line in self.tiny_shots():
+                console.note(line)
         if stages and self.test is None:
             console.note(
                 "no test set, so nothing will be scored: name one in data.test, or call a folder "
                 "or annotation file test or val"
             )
+
+    def tiny_shots(self) -> list[str]:
+        """Warnings of novel classes whose shots are too small to learn from."""
+        drawn = arranged(base_set(self.train, self.labels), LabelMap(self.labels.base, ()))
+        return tiny_shot_notes(self.novel_shots, self.labels.novel, drawn, self._config)
 
     # Data sets
 
@@ -114,20 +132,10 @@ class RunData:
             classes = tuple(dict.fromkeys((*classes, *self._shot_file.classes)))
         by_name = split_by_name(config.split, classes) if config.split else None
         labels = by_name or split_by_novel(config.novel, classes)
-        given = given_classes(self._config.base)
-        if given is None:
-            return _without_empty(labels, self.whole)
-        assert self._config.base.checkpoint is not None
-        refuse_shared_classes(given, labels.novel, self._config.base.checkpoint)
-        if by_name is not None:
-            return by_name  # the detector must have its base classes
-        left_out = [name for name in labels.base if name not in given]
-        if left_out:
-            console.note(
-                f"classes left out, which are neither new nor known to the given detector: "
-                f"{', '.join(left_out)}"
-            )
-        return LabelMap(given, labels.novel)
+        if self._config.base.checkpoint is None:
+            return without_empty(labels, self.whole)
+        given = with_given_classes(labels, self._config.base)
+        return given if by_name is None else by_name  # of a split, the detector must be of it too
 
     @cached_property
     def test(self) -> Dataset | None:
@@ -142,7 +150,18 @@ class RunData:
 
     @cached_property
     def train(self) -> Dataset:
-        """The images to train on, with all their boxes.
+        """The images to train on, with all their boxes; none that shows `data.leave_out`."""
+        data, name = self._all_train, self._config.data.leave_out
+        if name is None:
+            return data
+        part = without_class(data, name, self.labels)
+        images = console.count(len(data) - len(part), "image")
+        console.note(f"{images} that show {name} left out (data.leave_out)")
+        return part
+
+    @cached_property
+    def _all_train(self) -> Dataset:
+        """The images to train on and to take shots from.
 
         Test images are left out, unless `data.train` names the image set.
         """
@@ -165,7 +184,42 @@ class RunData:
     @cached_property
     def base(self) -> Dataset:
         """The base set D^b: images with a base box, with their base boxes only."""
-        return arranged(base_set(self.train, self.labels), LabelMap(self.labels.base, ()))
+        return arranged(base_set(self.known, self.labels), LabelMap(self.labels.base, ()))
+
+    def missing(self, data: Dataset) -> Bools:
+        """(I, B) whether boxes of each base class may be missing in each image.
+
+        None is where the base detector is trained: the labels that it learns from are complete.
+        """
+        if self._config.base.checkpoint is None:
+            return np.zeros((len(data), len(self.labels.base)), dtype=np.bool_)
+        return missing_labels(data, self.train, self.labels)
+
+    @cached_property
+    def is_open(self) -> bool:
+        """Whether base labels are missing, so that the given detector's finds stand in for them."""
+        return bool(self.missing(self.train).any())
+
+    @cached_property
+    def to_label(self) -> Dataset:
+        """The pictures in which the given detector looks for shots of base classes."""
+        train = arranged(self.train, self.labels)
+        novel = self.novel_shots
+        novel = novel.with_boxes(novel.boxes.take(is_of(novel, self.labels.novel)))
+        return pictures_to_label(train, self.missing(train), novel, self._config.shots.seed)
+
+    @cached_property
+    def known(self) -> Dataset:
+        """All images, with the boxes that people drew and those that stand in for base labels."""
+        if not self.is_open:
+            return self.train
+        assert self.found is not None, "the stage base comes first"
+        return united(arranged(self.train, self.labels), self.found)
+
+    @property
+    def labelled(self) -> Dataset:
+        """Where all base boxes of the shots' pictures are known, classes as in the label map."""
+        return arranged(self.known if self.is_open else self.whole, self.labels)
 
     @cached_property
     def mined(self) -> Dataset:
@@ -173,16 +227,28 @@ class RunData:
         data = arranged(self.train, self.labels)
         if self._config.mine.images == "all":
             return data
-        return data.select(np.unique(data.boxes.image[is_of(data, self.labels.base)]))
+        has_base = np.isin(np.arange(len(data)), data.boxes.image[is_of(data, self.labels.base)])
+        return data.select(np.flatnonzero(has_base | self.missing(data).all(axis=1)))
 
     @cached_property
     def shots(self) -> Dataset:
         """The balanced K-shot set, its classes in the order of the label map."""
-        config = self._config.shots
-        source = self.whole, self.train, self._train_part, self.labels
+        config, shots, part = self._config.shots, self.novel_shots, self._train_part
+        if self.is_open:
+            return with_base_shots(shots, config, self.known, part, self.labels, None)
         if config.file is None:
-            return drawn_shots(config, *source)
-        return shots_from_file(config, self._shot_file, *source)
+            return shots
+        return with_base_shots(shots, config, self._all_train, part, self.labels, self.whole)
+
+    @cached_property
+    def novel_shots(self) -> Dataset:
+        """The shots that need no detector: those of novel classes, and of base ones as labelled."""
+        config, labels = self._config.shots, self.labels
+        if config.file is not None:
+            return shots_of_file(config, self._shot_file, self.whole, labels)
+        wanted = LabelMap((), labels.novel) if self.is_open else labels
+        drawn = drawn_shots(config, self.whole, self._all_train, self._train_part, wanted)
+        return arranged(drawn, labels)
 
     @cached_property
     def _shot_file(self) -> Dataset:
@@ -199,7 +265,7 @@ class RunData:
         if config.file is None:
             assert config.k is not None  # `Shots` refuses it
             return config.k
-        k = int(boxes_per_class(self.shots)[len(self.labels.base) :].min())
+        k = int(boxes_per_class(self.novel_shots)[len(self.labels.base) :].min())
         if config.k is not None and k > config.k:
             console.note(
                 f"{config.file} has {k} boxes of each class, and all are used: shots.k={config.k} "
@@ -214,7 +280,7 @@ class RunData:
         when files were written does not matter.
         """
         data: Dataset | None = getattr(self, part)
-        if data is None or part != "shots" or self._config.shots.file is None:
+        if data is None or part not in ("shots", "base") or self._config.shots.file is None:
             return None if data is None else data.digest
         # pictures outside the data's folder have absolute names
         outside = f"{real(self._shot_file.root)}/"
@@ -284,15 +350,23 @@ class RunData:
 
     # Scores
 
-    def score(self, detector: Detector, labels: LabelMap, bf16: bool) -> dict[str, Any]:
-        """The detector's scores on the test set, as `eval.score.score` gives them."""
+    def score(
+        self, detector: Detector, labels: LabelMap, bf16: bool, file: Path | None = None
+    ) -> dict[str, Any]:
+        """The detector's scores on the test set, as `eval.score.score` gives them, and its errors
+        as `eval.errors.error_figures` does. The detections are written into `file`.
+        """
         metric = self._config.data.metric
         if self.test is None:
             nothing = dict.fromkeys(("nAP50", "bAP50", "AP50", "test_set"))
             return {"metric": metric, **nothing, "per_class": {}, "images": 0, "detections": 0}
         data = arranged(self.test, labels)
         found = self.detections(detector, data, bf16)
-        return score(data, found, labels, metric) | {"test_set": self.test.digest}
+        if file is not None:
+            write_detections(file, found, data)
+        errors = error_figures(data, found, labels, metric)
+        figures = score(data, found, labels, metric)
+        return figures | {"test_set": self.test.digest, "errors": errors}
 
     def detections(self, detector: Detector, data: Dataset, bf16: bool) -> DatasetDetections:
         """What the detector finds in a data set, at the size of tests."""
@@ -332,11 +406,3 @@ def counted(batches: Batches, report: Callable[..., None]) -> Batches:
             yield batch
 
     return source
-
-
-def _without_empty(labels: LabelMap, data: Dataset) -> LabelMap:
-    """Without base classes that have no boxes: labelling sites export the project's name as one."""
-    empty = [name for name in labels.base if not is_of(data, (name,)).any()]
-    if empty:
-        console.note(f"classes without boxes left out: {', '.join(empty)}")
-    return LabelMap(tuple(name for name in labels.base if name not in empty), labels.novel)

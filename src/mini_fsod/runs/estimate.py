@@ -27,6 +27,7 @@ from mini_fsod.loader import device_cache
 from mini_fsod.loader.cache import image_sizes, is_cached
 from mini_fsod.loader.decode import cores
 from mini_fsod.loader.schedule import Plan
+from mini_fsod.mining.base_objects import base_object_plans, find_base_objects
 from mini_fsod.mining.box_correction import CORRECTIONS
 from mini_fsod.mining.crops import BASE_IMAGES, CORRECTED, features_of
 from mini_fsod.mining.find_pairs import Comparison
@@ -130,6 +131,8 @@ class _Estimator:
         shares = {name: share for name, share in SHARES.items() if name in measured}
         self._seconds = {n: seconds * share / sum(shares.values()) for n, share in shares.items()}
         self._of_score: float | None = None
+        if data.is_open and data.found is None:
+            data.found = data.to_label  # as if the given detector found nothing
         self._detector: Detector | None = None
 
     def stage(self, name: str) -> StageEstimate:
@@ -140,7 +143,9 @@ class _Estimator:
         section = getattr(self._config, name)
         scoring = self._scoring()
         if getattr(section, "checkpoint", None) is not None:
-            return StageEstimate(name, scoring / 60, scoring / 60, None, None, self._resting())
+            looking = self._looking(self._data.to_label) if name == "base" else 0.0
+            minutes = (scoring + looking) / 60
+            return StageEstimate(name, minutes, scoring / 60, None, None, self._resting())
         if name == "tune" and self._config.tune.data == "none":  # its score is online's
             return StageEstimate(name, 0.0, 0.0, None, None, self._resting())
         pace = self._fine_tuning(name) if name in ("transfer", "tune") else self._training(name)
@@ -209,10 +214,21 @@ class _Estimator:
             plans, measured = (scan_plans(run, image_sizes(d)) for d in (images, few))
             seconds = each * sum(map(probe.area, plans)) / sum(map(probe.area, measured))
             speed = len(images) / seconds
+            seconds += self._looking(images)
         if discriminator is not None and discriminator.crop is not None:
             seconds += self._crops(run, discriminator)
         memory = peak_memory(self._device)
         return StageEstimate("scan", seconds / 60, 0.0, None, speed, memory)
+
+    def _looking(self, images: Dataset) -> float:
+        """Seconds to look for base objects, where labels of them are missing."""
+        if not self._data.is_open:
+            return 0.0
+        run, few = self._probe(self._config, "scan"), _some(images, PICTURES)
+        detector = self._few_shot()
+        each = self._timed(lambda: find_base_objects(run, few, detector), "scan")
+        plans, measured = (base_object_plans(run, image_sizes(d)) for d in (images, few))
+        return each * sum(map(probe.area, plans)) / sum(map(probe.area, measured))
 
     def _crops(self, run: probe.Probe, discriminator: Discriminator) -> float:
         """Seconds for all crops: of shots, base boxes, candidates, and corrected boxes."""

@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mini_fsod import checkpoint
+from mini_fsod import checkpoint, console
 from mini_fsod.config.schema import Base, Config
 from mini_fsod.config.values import torchvision_name
 from mini_fsod.data.text import shown
 from mini_fsod.detector.classes import with_classes
 from mini_fsod.detector.published import classes_of, fetch_published, published_detector
 from mini_fsod.errors import UserError, nearest
-from mini_fsod.files import CHECKPOINT_FILE
+from mini_fsod.eval.kept_detections import detections_file
+from mini_fsod.files import CHECKPOINT_FILE, is_file
 from mini_fsod.labels import LabelMap
 from mini_fsod.runs.store import copy_file
 
@@ -48,7 +49,22 @@ def _known_classes(given: Path) -> tuple[str, ...]:
     return checkpoint.read_header(checkpoint.find(given, "base")).labels.classes
 
 
-def refuse_shared_classes(base: Sequence[str], novel: Sequence[str], given: Path) -> None:
+def with_given_classes(labels: LabelMap, section: Base) -> LabelMap:
+    """The classes of `base.checkpoint` and the novel ones, which must not be the same."""
+    given = given_classes(section)
+    assert given is not None
+    assert section.checkpoint is not None
+    _refuse_shared_classes(given, labels.novel, section.checkpoint)
+    left_out = [name for name in labels.base if name not in given]
+    if left_out:
+        console.note(
+            "classes left out, which are neither new nor known to the given detector: "
+            f"{', '.join(left_out)}"
+        )
+    return LabelMap(given, labels.novel)
+
+
+def _refuse_shared_classes(base: Sequence[str], novel: Sequence[str], given: Path) -> None:
     """A UserError where a novel class is among the given detector's, however it is spelt."""
     spelt = {name.strip().casefold(): name for name in base}
     shared = [spelt[key] for name in novel if (key := name.strip().casefold()) in spelt]
@@ -70,11 +86,29 @@ def check_given(config: Config) -> None:
     given_classes(section)
 
 
+def check_without_labels(config: Config, stages: Sequence[str]) -> None:
+    """Raise a UserError where keys leave nothing that stands in for missing base labels."""
+    if len(stages) > 1 and config.base.sure is None:
+        raise UserError(
+            "Base labels are missing, and base.sure is null: nothing would stand in for them, and "
+            "the base classes would be forgotten.",
+            "Set base.sure, for example to 0.7.",
+        )
+    if "online" in stages and not config.online.uses_pool:
+        raise UserError(
+            "Base labels are missing, so re-training needs what mining knows of base objects; "
+            "these keys leave mining out.",
+            "Set online.oracle to false, and online.mingle.rcnn to true.",
+        )
+
+
 def copy_with_scores(given: Path, folder: Path) -> None:
-    """Copy a checkpoint into the folder of a stage, and the scores that are kept beside it."""
+    """Copy a checkpoint into the folder of a stage, and the scores and detections beside it."""
     copy_file(given, folder / CHECKPOINT_FILE)
     for score in given.resolve().parent.glob("score-*.json"):
-        copy_file(score, folder / score.name)
+        for file in (score, detections_file(score)):
+            if is_file(file):
+                copy_file(file, folder / file.name)
 
 
 def take_given(config: Config, folder: Path) -> dict[str, Any]:
@@ -101,3 +135,17 @@ def take_given(config: Config, folder: Path) -> dict[str, Any]:
         detector = with_classes(detector, [classes.index(name) for name in kept])
     checkpoint.save(folder / CHECKPOINT_FILE, detector, LabelMap(kept, ()), about)
     return {"checkpoint": str(given)}
+
+
+def save_novel(source: Path, target: Path) -> None:
+    """Write a detector of the novel classes alone; of base classes alone, all of them.
+
+    The others still count as background, so that the scores of the novel classes stay.
+    """
+    saved = checkpoint.load(source)
+    labels, first = saved.labels, len(saved.labels.base)
+    if not labels.novel:
+        copy_file(source, target)
+        return
+    detector = with_classes(saved.detector, range(first, len(labels.classes)))
+    checkpoint.save(target, detector, LabelMap((), labels.novel), saved.about)

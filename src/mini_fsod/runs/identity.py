@@ -19,7 +19,7 @@ from mini_fsod.config.values import torchvision_name
 from mini_fsod.files import digest, is_file
 from mini_fsod.runs.pool import EXTRA_POOL, mined_folder
 
-FORMAT = 1  # raise it when the same settings give another result than before
+FORMAT = 2  # raise it when the same settings give another result than before
 
 # Keys of the section `mine` that the scan reads; `mine` reads all of them
 SCAN_KEYS = (
@@ -49,16 +49,18 @@ class Content(Protocol):
 
 def needs(config: Config, stage: str) -> tuple[str, ...]:
     """The stages whose results a stage reads."""
+    given = ("base",) if config.base.checkpoint else ()  # its finds stand in for missing labels
     return {
         "base": (),
-        "transfer": () if config.transfer.checkpoint else ("base",),
-        "scan": () if config.mine.detections else ("transfer",),
+        "transfer": given if config.transfer.checkpoint else ("base",),
+        "scan": given if config.mine.detections else (*given, "transfer"),
         "mine": () if config.mine.pool else ("scan",),
         "online": (
+            *given,
             *(("transfer",) if config.online.start == "transfer" else ()),
             *(("mine",) if config.online.uses_pool else ()),
         ),
-        "tune": ("online",),
+        "tune": (*given, "online"),
     }[stage]
 
 
@@ -158,8 +160,9 @@ def _transfer(config: Config, content: Content) -> dict[str, Any]:
         "classes": content.data("classes"),
         "shots": content.data("shots"),
         "boxes": content.data("mined") if known else None,
+        "found": content.data("base") if known and config.base.checkpoint else None,
         "views": config.views.model_dump(exclude={"zoom"}),
-        "train": _training(config.transfer),
+        "train": _training(config.transfer, "calibration"),
     }
 
 
@@ -193,10 +196,17 @@ def _mine(config: Config, content: Content) -> dict[str, Any]:
         }
     return {
         "mine": mine.model_dump(mode="json", exclude={"pool", *SCAN_KEYS}),
+        "sure": _sure(config) if mine.drop_on_base else None,
+        "calibration": config.transfer.calibration,
         "discriminator": config.discriminator.model_dump(
             mode="json", exclude={*DISCRIMINATOR_SCAN_KEYS}
         ),
     }
+
+
+def _sure(config: Config) -> float | None:
+    """`base.sure`, where base labels may be missing."""
+    return config.base.sure if config.base.checkpoint or config.mine.extra else None
 
 
 def _online(config: Config, content: Content) -> dict[str, Any]:
@@ -209,6 +219,7 @@ def _online(config: Config, content: Content) -> dict[str, Any]:
         "shots": content.data("shots") if online.shots else None,
         "pools": [*content.pools()] if online.uses_pool else [],
         "extra": content.extra(config.mine.extra) if online.uses_pool else None,
+        "sure": _sure(config),
         "detector": _detector(config, content) if from_weights else None,
         "views": _views(config),
         "mine": config.mine.model_dump(include={*ONLINE_MINE_KEYS}),
@@ -224,6 +235,7 @@ def _tune(config: Config, content: Content) -> dict[str, Any]:
         "seed": config.seed,
         "shots": content.data("shots"),
         "boxes": content.data("mined") if known else None,
+        "found": content.data("base") if known and config.base.checkpoint else None,
         "views": config.views.model_dump(exclude={"zoom"}),
         "train": _training(config.tune),
     }
@@ -235,9 +247,12 @@ _DEPENDS: dict[str, Callable[[Config, Content], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def _training(section: Training) -> dict[str, Any]:
-    """The keys of a stage that trains; how often it saves its state changes nothing."""
-    keys = section.model_dump(mode="json", exclude={*NOT_TRAINED, "bf16"})
+def _training(section: Training, *others: str) -> dict[str, Any]:
+    """The keys of a stage that trains, without `others`, which other stages read. How often it
+    saves its state changes nothing.
+    """
+    excluded = {*NOT_TRAINED, "bf16", *others}
+    keys = section.model_dump(mode="json", exclude=excluded)
     return keys | {"rate": section.learning_rate, "bf16": str(section.bf16)}
 
 
@@ -256,7 +271,7 @@ class _Unread:
 
     def __init__(self, config: Config) -> None:
         self._data = config.data.model_dump_json(
-            include={"root", "pictures", "split", "novel", "train", "test"}
+            include={"root", "pictures", "split", "novel", "train", "test", "leave_out"}
         )
         self._shots = config.shots.model_dump_json()
         self.mined = ""

@@ -1,21 +1,27 @@
 """The pool in a run's folder, which people may correct: `pool.json`, and `pool-extra.json`.
 
 The stage `mine` keeps its own copy. The run's copy follows it until somebody edits it; an edited
-pool is what re-training learns from, as long as mining gives the same.
+pool is what re-training learns from, as long as mining gives the same. The decisions of
+`mini review` are done to the run's copy, whatever mining gives.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from mini_fsod import console
 from mini_fsod.errors import UserError
-from mini_fsod.files import digest, is_file, open_regular, write_bytes, write_json
-from mini_fsod.state_files import Kind, read_state_file
+from mini_fsod.files import digest, dumps, is_file, open_regular, write_bytes, write_json
+from mini_fsod.mining.names import REVIEWED
+from mini_fsod.review.correct import corrected_pool
+from mini_fsod.review.decisions import JOURNAL, Decision, read_decisions
+from mini_fsod.state_files import Count, Kind, read_state_file
 
 POOL, EXTRA_POOL = "pool.json", "pool-extra.json"
 MINED = {POOL: "pool.json", EXTRA_POOL: "extra/pool.json"}  # run's file: file of `mine`
@@ -25,34 +31,69 @@ ORIGIN = ".pools.json"  # which result each copy was made from, and its digest
 class Origin(Kind):
     result: str
     sha256: str
+    decisions: Count = 0  # of the review, done to it
+    edited: bool = False  # it was edited in another tool before they were
 
 
 def refresh_pools(run: Path, mined: Path) -> None:
-    """Bring the pools of a run's folder up to date with the result of `mine`.
+    """Bring the pools of a run's folder up to date with the result of `mine` and the review.
 
-    An edited pool of the same mining stays; one of another mining is kept under another name.
+    An edited pool of the same mining stays; one of another mining is kept under another name. What
+    `mini review` has decided is done to either: of a pool that was edited later, the edit counts.
     """
     origins = _origins(run)
+    decisions = read_decisions(run / JOURNAL)
     for name, source_name in MINED.items():
         target, source = run / name, mined / source_name
+        about = [d for d in decisions if d.do == "undo" or d.place.extra == (name == EXTRA_POOL)]
+        new = None
+        if is_file(source):
+            new = _corrected(source, source, about, 0) or source.read_bytes()
         origin = origins.get(name, {})
+        edited = False
         if is_file(target):
-            content = digest(target)
-            mined_content = digest(source) if is_file(source) else None
-            if content not in (mined_content, origin.get("sha256")):  # edited
-                if origin.get("result") in (mined.name, None) and mined_content is not None:
-                    continue
+            ours = {origin.get("sha256"), _sha256(new)}
+            ours |= {digest(source)} if is_file(source) else set()
+            edited = digest(target) not in ours or origin.get("edited", False)
+            if edited and (new is None or origin.get("result") not in (mined.name, None)):
                 other = _free_name(run, target.stem)
                 target.rename(other)
                 console.note(f"{name} was edited, but belongs to another mining: now {other.name}")
-        if is_file(source):
-            write_bytes(target, source.read_bytes())
-            origins[name] = {"result": mined.name, "sha256": digest(target)}
-        else:
+                edited = False
+        if edited:
+            since = origin.get("decisions", 0)
+            new = _corrected(target, source, about, since) if since < len(decisions) else None
+        if new is not None:
+            write_bytes(target, new)
+            origins[name] = {"result": mined.name, "sha256": _sha256(new)}
+            origins[name] |= {"decisions": len(decisions)} if decisions else {}
+            origins[name] |= {"edited": True} if edited else {}
+        elif not edited:
             target.unlink(missing_ok=True)
             origins.pop(name, None)
     if origins != _origins(run):
         write_json(run / ORIGIN, origins)
+
+
+def _corrected(base: Path, source: Path, decisions: Sequence[Decision], since: int) -> bytes | None:
+    """The content of the pool `base` with the decisions done to it; None where it is no pool.
+
+    `source` is as it was mined, and names all pictures.
+    """
+    unchanged = base.read_bytes()
+    places = [decision.place for decision in decisions if decision.do != "undo"]
+    if not places:
+        return unchanged
+    try:
+        pool = _read(base)
+        corrected = corrected_pool(pool, decisions, places[0].extra, pictures_in(source), since)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None  # its reader says what is wrong
+    return unchanged if corrected == pool else (dumps(corrected) + "\n").encode()
+
+
+def _sha256(content: bytes | None) -> str | None:
+    return None if content is None else hashlib.sha256(content).hexdigest()
 
 
 def mined_folder(pool: Path) -> Path:
@@ -80,11 +121,24 @@ def edits(run: Path, mined: Path) -> dict[str, Any]:
     }
 
 
+def pictures_in(pool: Path) -> list[str]:
+    """The names of the pictures in a pool that the stage `mine` wrote: all that were mined."""
+    return [image["file_name"] for image in _read(pool)["images"]]
+
+
+def has_accepted(pool: Path) -> bool:
+    """Whether a person has accepted boxes of a pool: re-training never drops these."""
+    try:
+        boxes = _read(pool)["annotations"]
+        return any(box.get("score", REVIEWED) == REVIEWED for box in boxes)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return False  # the reader of pools says what is wrong
+
+
 def _boxes(pool: Path) -> Counter[tuple[Any, ...]]:
     """Picture, box and class of each box; nothing where the file is not what mini writes."""
     try:
-        with open_regular(pool) as file:
-            content = json.load(file)
+        content = _read(pool)
         names = {image["id"]: image["file_name"] for image in content["images"]}
         classes = {category["id"]: category["name"] for category in content["categories"]}
         return Counter(
@@ -99,7 +153,12 @@ def _boxes(pool: Path) -> Counter[tuple[Any, ...]]:
         return Counter()  # the reader of pools says what is wrong
 
 
-def _origins(run: Path) -> dict[str, dict[str, str]]:
+def _read(pool: Path) -> Any:
+    with open_regular(pool) as file:
+        return json.load(file)
+
+
+def _origins(run: Path) -> dict[str, dict[str, Any]]:
     try:
         found = read_state_file(run / ORIGIN, dict[str, Origin], "") or {}
     except UserError:  # the pools count as edited then

@@ -1,4 +1,4 @@
-"""`results.json` of a run, and what to say of a stage's figures."""
+"""`results.json` of a run, and one line about each stage."""
 
 from __future__ import annotations
 
@@ -17,17 +17,6 @@ from mini_fsod.files import write_json
 RESULTS = "results.json"
 
 Figures = Mapping[str, Any]
-
-LITTLE = 10.0  # bAP50 of a base detector that mining cannot build on
-LOST = 5.0  # bAP50 that a stage costs by its settings, not by chance
-WORSE = 2.0  # likewise nAP50, and bAP50 that makes the last fine-tuning one of the causes
-
-ADVICE = {
-    "transfer": "Lower transfer.rate, or set transfer.data to known",
-    "online": "Lower online.rate, or train longer",
-    "tune": "Lower tune.rate, or set tune.data to known or none",
-}
-EARLIER = {"online": "transfer", "tune": "online"}  # whose detector a stage should improve
 
 
 def write_results(
@@ -68,36 +57,6 @@ def say_figures(stage: str, figures: Figures) -> None:
     given = figures.get("checkpoint") or figures.get("given")
     how = f"from {given}" if given else f"in {console.duration(figures['seconds'])}"
     console.note(f"{stage}: {', '.join(words) or 'not scored'} {how}")
-
-
-def advice(stage: str, figures: Mapping[str, Figures]) -> list[str]:
-    """What to change where a stage gave poor figures; `figures` are those of all stages so far."""
-
-    def lost(name: str, since: str) -> float:
-        before, now = (figures.get(s, {}).get(name) for s in (since, stage))
-        return 0.0 if before is None or now is None else before - now
-
-    lines = []
-    base = figures.get(stage, {}).get("bAP50") if stage == "base" else None
-    if base is not None and base < LITTLE:
-        lines.append(
-            "that is low: mining needs what the base detector has learned. Train it longer "
-            "(base.minutes or base.iterations), from pretrained weights (detector.weights), or on "
-            "more pictures"
-        )
-    own_loss = lost("bAP50", "online" if stage == "tune" else "base")
-    if stage in ADVICE and own_loss > WORSE and lost("bAP50", "base") > LOST:
-        lines.append(
-            f"base classes lost {lost('bAP50', 'base'):.1f} of bAP50 since the base detector. "
-            f"{ADVICE[stage]}"
-        )
-    earlier = EARLIER.get(stage)
-    if earlier is not None and lost("nAP50", earlier) > WORSE:
-        lines.append(
-            f"new classes had an nAP50 of {figures[earlier]['nAP50']:.1f} after the stage "
-            f"{earlier}: its checkpoint is the better detector"
-        )
-    return lines
 
 
 def device_name(device: torch.device) -> str:

@@ -12,6 +12,7 @@ from mini_fsod import checkpoint, console
 from mini_fsod.config.schema import Config, Online, Training
 from mini_fsod.data.dataset import Ints
 from mini_fsod.detector.model import Detector
+from mini_fsod.device import fast_bf16
 from mini_fsod.files import CHECKPOINT_FILE
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.schedule import Schedule
@@ -44,7 +45,7 @@ class Run:
         self.extra_pool = extra_pool  # those of `mine.extra`
 
     def bf16(self, section: Training) -> bool:
-        return self.device.type == "cuda" if section.bf16 == "auto" else section.bf16
+        return fast_bf16(self.device) if section.bf16 == "auto" else section.bf16
 
     def schedule(self, sizes: Ints, section: Training, images: Ints | None = None) -> Schedule:
         """The batches of a stage that trains the whole detector, for pictures of sizes (I, 2).

@@ -10,7 +10,7 @@ import numpy as np
 from mini_fsod import console
 from mini_fsod.config.inputs import Shots
 from mini_fsod.config.schema import Config
-from mini_fsod.data.dataset import Dataset, Ints
+from mini_fsod.data.dataset import NO_BOXES, Bools, Dataset, Ints
 from mini_fsod.data.layout import is_sample
 from mini_fsod.data.official_shots import choose_shots, official_lists
 from mini_fsod.data.read import read
@@ -25,6 +25,10 @@ from mini_fsod.labels import LabelMap
 # an object below 64 is mined, and of three shots of 55 to 61 pixels two taught their class nothing.
 # Where all objects are small, as in the demo, shots may be too: half a usual base box is not tiny.
 TINY = 2
+
+# Pictures in which a given detector looks for shots of base classes: enough for K of each, and few
+# enough for a computer without a GPU
+LABELLED = 500
 
 
 def read_shot_file(file: Path, whole: Dataset, pictures: Path | None) -> Dataset:
@@ -58,15 +62,8 @@ def drawn_shots(
     return arranged(balanced_set(data, chosen), labels)
 
 
-def shots_from_file(
-    config: Shots,
-    in_file: Dataset,
-    whole: Dataset,
-    train: Dataset,
-    part: str | None,
-    labels: LabelMap,
-) -> Dataset:
-    """The shots of a file; base classes that it lacks are drawn from the training images."""
+def shots_of_file(config: Shots, in_file: Dataset, whole: Dataset, labels: LabelMap) -> Dataset:
+    """The shots of a file, which has all novel classes."""
     shots = arranged(renamed_as_in(in_file, whole), labels)
     counts = boxes_per_class(shots)
     missing = [name for name, n in zip(labels.classes, counts, strict=True) if not n]
@@ -80,14 +77,49 @@ def shots_from_file(
             "Use the same class names in data.novel and in the file, or sample again.",
         )
     _refuse_fewer_than(config, counts[len(labels.base) :], labels.novel)
+    return shots
+
+
+def with_base_shots(
+    shots: Dataset,
+    config: Shots,
+    train: Dataset,
+    part: str | None,
+    labels: LabelMap,
+    whole: Dataset | None,
+) -> Dataset:
+    """The shots, and K of each base class that has none, drawn from the boxes of `train`.
+
+    `whole` as in `draw_shots`; without it, classes with fewer boxes give fewer.
+    """
+    counts = boxes_per_class(shots)
+    missing = tuple(name for name, n in zip(labels.classes, counts, strict=True) if not n)
     if not missing:
         return shots
     k = int(counts[len(labels.base) :].min())
-    console.note(
-        f"{config.file}: no shots of {', '.join(missing)}; drawing {k} of each from the data"
-    )
-    drawn = draw_shots(train, LabelMap(tuple(missing), ()), k, config.seed, part, whole)
+    wanted = LabelMap(missing, ())
+    drawn = draw_shots(train, wanted, k, config.seed, part, whole, fewer=whole is None)
+    if whole is None:
+        found = sum(len(boxes) > 0 for boxes in drawn.chosen.values())
+        console.note(
+            f"shots of {found} of {console.count(len(missing), 'base class')}: what the given "
+            "detector is sure of"
+        )
+    else:
+        console.note(
+            f"{config.file}: no shots of {', '.join(missing)}; drawing {k} of each from the data"
+        )
     return united(shots, arranged(balanced_set(train, drawn), labels))
+
+
+def pictures_to_label(train: Dataset, missing: Bools, shots: Dataset, seed: int) -> Dataset:
+    """Up to `LABELLED` pictures whose base labels are missing (I, B), without boxes, and those of
+    the shots with their boxes of novel classes.
+    """
+    images = np.flatnonzero(missing.any(axis=1))
+    order = np.random.default_rng(seed).permutation(len(images))
+    some = np.sort(images[order[:LABELLED]])
+    return united(train.with_boxes(NO_BOXES).select(some), shots)
 
 
 def _refuse_fewer_than(config: Shots, counts: Ints, novel: Sequence[str]) -> None:
@@ -99,6 +131,14 @@ def _refuse_fewer_than(config: Shots, counts: Ints, novel: Sequence[str]) -> Non
             f"{config.file}: fewer boxes than shots.k={config.k}: {', '.join(short)}.",
             f"Add boxes, or set shots.k to {counts.min()}, the least of a class.",
         )
+
+
+def uses_shots(config: Config, stages: Sequence[str]) -> bool:
+    """Whether one of these stages needs the shots."""
+    with_shots = {"transfer", "scan", "mine"}
+    with_shots |= {"tune"} if config.tune.data != "none" else set()
+    with_shots |= {"online"} if config.online.shots else set()
+    return bool(with_shots & {*stages})
 
 
 def boxes_per_class(shots: Dataset) -> Ints:
@@ -116,12 +156,15 @@ def refuse_missing_pictures(file: Path, shots: Dataset) -> None:
         )
 
 
-def note_tiny_shots(shots: Dataset, novel: tuple[str, ...], base: Dataset, config: Config) -> None:
-    """Warn of novel classes whose shots are too small to learn from."""
+def tiny_shot_notes(
+    shots: Dataset, novel: tuple[str, ...], base: Dataset, config: Config
+) -> list[str]:
+    """A warning for each novel class whose shots are too small to learn from; `base` has base
+    boxes.
+    """
     short, long = config.views.test, config.views.long
     usual = box_sides(base.with_boxes(base.boxes.take(is_target(base))), short, long)
     least = TINY * min(config.detector.anchors)
     if np.isfinite(usual).any():
         least = min(least, float(np.nanmedian(usual)) / 2)
-    for line in tiny_shots(shots, novel, short, long, least):
-        console.note(line)
+    return tiny_shots(shots, novel, short, long, least)

@@ -19,6 +19,7 @@ from mini_fsod.data.folder import pictures_below
 from mini_fsod.detector.backbone import check_backbone
 from mini_fsod.device import torch_device
 from mini_fsod.errors import UserError, nearest
+from mini_fsod.eval.kept_detections import detections_file
 from mini_fsod.files import (
     CHECKPOINT_FILE,
     CONFIG_FILE,
@@ -31,18 +32,24 @@ from mini_fsod.files import (
     write_bytes,
     write_json,
 )
+from mini_fsod.mining.base_objects import BASE_OBJECTS, label_for_shots
 from mini_fsod.mining.choose import check_mining, mine
+from mini_fsod.mining.extra import EXTRA
+from mini_fsod.mining.pool_io import CANDIDATES
 from mini_fsod.mining.scan import scan
 from mini_fsod.online.retrain import online
+from mini_fsod.report.causes_stages import stage_findings
 from mini_fsod.runs import store
 from mini_fsod.runs.base import base
 from mini_fsod.runs.data import RunData
 from mini_fsod.runs.detectors import load_detector, to_device
-from mini_fsod.runs.given import check_given, copy_with_scores, take_given
+from mini_fsod.runs.facts import write_data_facts
+from mini_fsod.runs.given import check_given, copy_with_scores, save_novel, take_given
 from mini_fsod.runs.identity import file_content, stage_key, stages_of
-from mini_fsod.runs.pool import EXTRA_POOL, POOL, edits, refresh_pools
-from mini_fsod.runs.results import advice, device_name, say_figures, write_results
+from mini_fsod.runs.pool import EXTRA_POOL, POOL, edits, has_accepted, refresh_pools
+from mini_fsod.runs.results import device_name, say_figures, write_results
 from mini_fsod.runs.run import Run
+from mini_fsod.runs.shots import uses_shots
 from mini_fsod.tfa.transfer import transfer
 from mini_fsod.tfa.tune import tune
 from mini_fsod.train import state
@@ -163,12 +170,13 @@ class _Content:
         return _hash([[name, (folder / name).stat().st_size] for name in names])
 
     def pools(self) -> Sequence[str]:
-        run = self._run
-        paths = [path for path in (run.pool, run.extra_pool) if is_file(path)]
-        candidates = run.folder("mine") / "candidates.json"
-        if run.config.online.ignore_candidates and is_file(candidates):
-            paths.append(candidates)
-        return [digest(path) for path in paths]
+        run, mined = self._run, self._run.folder("mine")
+        paths = [run.pool, run.extra_pool, mined / BASE_OBJECTS, mined / EXTRA / BASE_OBJECTS]
+        if run.config.online.ignore_candidates or run.data.is_open:
+            paths.append(mined / CANDIDATES)
+        # before there was a review, boxes without a score could be dropped
+        accepted = ["accepted"] if any(map(has_accepted, (run.pool, run.extra_pool))) else []
+        return [*(digest(path) for path in paths if is_file(path)), *accepted]
 
 
 class _Pipeline:
@@ -197,12 +205,14 @@ class _Pipeline:
             store.remove_leftovers(self._out)
             stored = for_folder(self._config, self._out)
             write_bytes(self._out / CONFIG_FILE, stored.to_yaml().encode())
+            data = self._run.data
+            write_data_facts(self._out, data, self._config, uses_shots(self._config, wanted))
         results: dict[str, Any] = {}
         for stage in wanted:
             self._key(stage)
             repeats = first is not None and STAGES.index(stage) >= STAGES.index(first)
             try:
-                self._finish(stage, repeats, wait)
+                self._finish(stage, repeats, wait, needs_shots=len(wanted) > 1)
             except Exception as error:
                 error.stage = stage  # type: ignore[attr-defined]  # for a study: who needs it too
                 raise
@@ -219,8 +229,11 @@ class _Pipeline:
     def _key(self, stage: str) -> None:
         self._keys[stage] = stage_key(self._config, stage, self._keys, self._content)
 
-    def _finish(self, stage: str, repeats: bool, wait: bool) -> None:
-        """Find the result of a stage, or compute it; its scores too."""
+    def _finish(self, stage: str, repeats: bool, wait: bool, needs_shots: bool) -> None:
+        """Find the result of a stage, or compute it; its scores too.
+
+        A given base detector also finds the shots of base classes, if `needs_shots`.
+        """
         folder, leads = self._folder(stage), self._run.team.leads
         if leads:
             store.link(self._out, stage, folder)
@@ -236,6 +249,8 @@ class _Pipeline:
             figures = store.read_metrics(folder) or {}
             if stage in TRAINED:
                 figures |= self._score(stage, folder)
+            if stage == "base" and needs_shots and self._run.data.is_open:
+                self._run.data.found = label_for_shots(self._run, folder)
         if stage == "mine" and leads:
             refresh_pools(self._out, folder)
             self._say_edits(folder)
@@ -245,8 +260,8 @@ class _Pipeline:
             console.note(f"{stage}: found in {folder}")
         elif leads:
             say_figures(stage, figures)
-            for line in advice(stage, self._figures):
-                console.note(line)
+            for finding in stage_findings(stage, self._figures):
+                console.note(finding.line())
 
     def _discard(self, stage: str, folder: Path) -> None:
         """Forget a result that is to be repeated, if it is this run's alone."""
@@ -295,7 +310,10 @@ class _Pipeline:
         return None
 
     def _score(self, stage: str, folder: Path) -> dict[str, Any]:
-        """The scores of a detector on the test set; kept beside it, a file for each test set."""
+        """The scores of a detector on the test set; kept beside it, a file for each test set.
+
+        So are its detections, and what it gets wrong ("errors" in the file alone), for reports.
+        """
         run, config = self._run, self._config
         metrics = store.read_metrics(folder) or {}
         test = run.data.digest_of("test")
@@ -308,16 +326,19 @@ class _Pipeline:
             begun = time.perf_counter()
             section = getattr(config, stage)
             detector = to_device(saved.detector, run.device)
-            figures = run.data.score(detector, saved.labels, run.bf16(section))
+            bf16 = run.bf16(section)
+            figures = run.data.score(detector, saved.labels, bf16, detections_file(path))
             write_json(path, figures | {"test_seconds": time.perf_counter() - begun})
         wait_for_all(run.team)
-        return store.read_score(path) or {}
+        figures = store.read_score(path) or {}
+        figures.pop("errors", None)
+        return figures | {"score": path.name}
 
     def _say_edits(self, mined: Path) -> None:
         about = edits(self._out, mined)
         if about["edited"]:
             console.note(
-                f"edited pool: {about['boxes']:,} boxes, {about['removed']:,} removed, "
+                f"pool: {console.count(about['boxes'], 'box')}, {about['removed']:,} removed, "
                 f"{about['added']:,} added, {about['relabelled']:,} relabelled"
             )
 
@@ -332,7 +353,10 @@ class _Pipeline:
         trained = [stage for stage in TRAINED if stage in self._figures]
         if trained:
             source = self._folder(trained[-1]) / CHECKPOINT_FILE
-            store.copy_file(source, self._out / DETECTOR_FILE)
+            if self._config.only_novel:
+                save_novel(source, self._out / DETECTOR_FILE)
+            else:
+                store.copy_file(source, self._out / DETECTOR_FILE)
         else:
             (self._out / DETECTOR_FILE).unlink(missing_ok=True)
 

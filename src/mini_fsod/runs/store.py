@@ -85,8 +85,36 @@ class TrainedMetrics(Metrics):
     checkpoint_sha256: str
 
 
+class BestThreshold(Kind):
+    """The score threshold of a class with the best F1 on the test set."""
+
+    score: Finite
+    precision: Finite
+    recall: Finite
+    f1: Finite
+
+
+class ClassErrors(Kind):
+    """What `eval.errors.error_figures` says of a class."""
+
+    boxes: Count
+    recall_any: Finite | None
+    best: BestThreshold | None
+    detections: Count
+    right: Count
+    twice: Count
+    false_on: dict[str, Count]
+    missed_as: dict[str, Count]
+
+
+class Errors(Kind):
+    classes: dict[str, ClassErrors]
+    interval95: dict[str, list[Finite]]
+
+
 class Score(Figures):
     metric: str
+    errors: Errors | None = None  # not in the scores of earlier versions
 
 
 def result_folder(store: Path, stage: str, key: str) -> Path:

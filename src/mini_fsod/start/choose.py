@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from mini_fsod.start.look import Found
 PRETRAINED = "torchvision:fasterrcnn_resnet50_fpn"
 COCO_CLASSES = (*COCO_BASE, *COCO_NOVEL)
 
-ENLARGED = 1.25  # pictures are not enlarged by more: there is nothing to see in them
+ENLARGED = 1.3  # pictures are not enlarged by more: there is nothing to see in them
 STEP = 32  # pixels, in which sizes of views are counted
 LONG = 1.5625  # long side of views by their short side, as in the presets
 SMALLER = (0.75, 0.875, 1.0)  # short sides of views in training, by the one at test
@@ -29,21 +30,24 @@ class Choice(NamedTuple):
     why: str
 
 
-def choose(found: Found, gpu: bool) -> list[Choice]:
-    """The keys that the photos and boxes decide; all others are those of the preset."""
+def choose(found: Found, gpu: bool, detector: Path | None = None) -> list[Choice]:
+    """The keys that the photos and boxes decide; all others are those of the preset.
+
+    `detector` is a finished one that knows the other classes.
+    """
     name = preset_name(gpu)
     preset = PRESETS[name].keys
     return [
         Choice("preset", name, "there is a GPU" if gpu else "there is no GPU"),
         *_data(found),
         *_shots(found),
-        *_base(found),
+        *_base(found, detector),
         *_views(found, preset),
     ]
 
 
 def preset_name(gpu: bool) -> str:
-    return "photos" if gpu or "photos-cpu" not in PRESETS else "photos-cpu"
+    return "photos" if gpu else "photos-cpu"
 
 
 def _data(found: Found) -> list[Choice]:
@@ -53,10 +57,10 @@ def _data(found: Found) -> list[Choice]:
         labels = f", with labels of {console.count(len(found.base), 'other class')}"
     elif found.photos.kind != "folder":
         labels = ", without labels of other classes"
-    return [
-        Choice("data.root", str(found.photos_path), photos + labels),
-        Choice("data.novel", list(found.novel), "to be learned from few boxes"),
-    ]
+    chosen = [Choice("data.root", str(found.photos_path), photos + labels)]
+    if found.pictures is not None:
+        chosen.append(Choice("data.pictures", str(found.pictures), "where the photos are"))
+    return [*chosen, Choice("data.novel", list(found.novel), "to be learned from few boxes")]
 
 
 def _shots(found: Found) -> list[Choice]:
@@ -75,8 +79,11 @@ def _shots(found: Found) -> list[Choice]:
     return chosen
 
 
-def _base(found: Found) -> list[Choice]:
+def _base(found: Found, detector: Path | None) -> list[Choice]:
     """A published detector where the photos have no labels to train one on."""
+    if detector is not None:
+        why = f"it knows {', '.join(found.base)}" if len(found.base) < 5 else "it knows the others"
+        return [Choice("base.checkpoint", str(detector), why)]
     if found.base:
         return []
     chosen = [
@@ -97,15 +104,15 @@ def _views(found: Found, preset: Mapping[str, Any]) -> list[Choice]:
     test = max(STEP, int(median * ENLARGED) // STEP * STEP)
     if test >= usual:
         return []
-    short = sorted({max(STEP, int(test * part) // STEP * STEP) for part in SMALLER})
+    short = sorted({_in_steps(test * part) for part in SMALLER})
     why = f"the photos have {median:.0f} pixels: more would not show more"
     return [
         Choice("views.short", short, why),
-        Choice("views.long", int(test * LONG) // STEP * STEP + STEP, ""),
+        Choice("views.long", _in_steps(test * LONG), ""),
         Choice("views.test", test, ""),
         Choice("discriminator.short", test, ""),
     ]
 
 
-def as_keys(choices: Sequence[Choice]) -> dict[str, Any]:
-    return {choice.key: choice.value for choice in choices}
+def _in_steps(pixels: float) -> int:
+    return max(STEP, round(pixels / STEP) * STEP)

@@ -10,11 +10,12 @@ import numpy as np
 
 from mini_fsod import console
 from mini_fsod.data.dataset import Dataset, Ints
+from mini_fsod.data.layout import is_archive
 from mini_fsod.data.pictures import PictureError, drawn_size, picture_sizes
 from mini_fsod.data.read import read
 from mini_fsod.data.subsets import is_of, is_target, renamed_as_in, testing_part, training_part
 from mini_fsod.data.text import shown
-from mini_fsod.errors import UserError, nearest
+from mini_fsod.errors import DataError, UserError, nearest
 from mini_fsod.files import is_file, is_folder, mode, real
 from mini_fsod.labels import folded, refuse_other_spellings
 
@@ -29,6 +30,7 @@ class Found:
     """Photos, boxes and classes of a run that is to be."""
 
     photos_path: Path
+    pictures: Path | None  # folder of the photos, where `photos_path` has their labels alone
     boxes_path: Path | None  # None: the shots are drawn from the photos' own labels
     photos: Dataset
     sizes: Ints  # (I, 2) width, height of the photos that can be opened
@@ -66,17 +68,24 @@ class Found:
         return testing_part(self.photos) is not None
 
 
-def look(photos_path: Path, boxes_path: Path | None, novel: Sequence[str]) -> Found:
+def look(
+    photos_path: Path,
+    boxes_path: Path | None,
+    novel: Sequence[str],
+    pictures: Path | None = None,
+) -> Found:
     """Read photos and boxes; a UserError says what a run would lack."""
     if not mode(photos_path):
         raise UserError(f"{photos_path}: no such file or folder.", "Check the path.")
-    photos = read(photos_path, without=boxes_path)
+    photos = read(photos_path, root=pictures, without=boxes_path)
     if photos.kind == "folder" and boxes_path is None:
         inside = "".join(f" ({line})" for line in photos.notes)
         raise UserError(
             f"{photos_path}: {len(photos):,} photos without labels{inside}.", LABELS_FIX
         )
-    shots, root = (photos, None) if boxes_path is None else _shots(boxes_path, photos, photos_path)
+    shots, root = (photos, None)
+    if boxes_path is not None:
+        shots, root = _shots(boxes_path, photos, pictures or photos_path)
     base, new = _classes(photos, shots, novel, boxes_path)
     missing = [name for name in new if not (is_of(shots, (name,)) & is_target(shots)).any()]
     if missing:
@@ -90,6 +99,7 @@ def look(photos_path: Path, boxes_path: Path | None, novel: Sequence[str]) -> Fo
     sizes, unreadable = _sizes(photos)
     return Found(
         photos_path,
+        pictures,
         boxes_path,
         photos,
         sizes,
@@ -110,23 +120,39 @@ def _shots(path: Path, photos: Dataset, photos_path: Path) -> tuple[Dataset, Pat
         raise UserError(f"{path}: no such file.", "Check the path of --boxes.")
     if is_folder(path) and real(path) == real(photos_path):
         return _with_boxes(read(path)), None
-    beside = _with_boxes(read(path))
-    if not len(beside):
+    given = is_folder(photos_path) or is_archive(photos_path)
+    folder = photos_path if given else photos.root
+    beside = _read(path, None)
+    if isinstance(beside, Dataset) and not _missing(beside) and _inside(beside, folder):
+        return renamed_as_in(beside, photos), None
+    among = _read(path, folder)
+    if (
+        isinstance(among, Dataset)
+        and not _missing(among)
+        and (not isinstance(beside, Dataset) or len(among) == len(beside))
+    ):
+        return renamed_as_in(among, photos), folder
+    if isinstance(beside, Dataset) and not _missing(beside):
+        return renamed_as_in(beside, photos), None
+    if not isinstance(among, Dataset):
+        raise among
+    missing = _missing(among)
+    raise UserError(
+        f"{path}: {len(missing)} of {console.count(len(among), 'picture')} with boxes not found, "
+        f"such as {missing[0]}: neither beside the file nor in {folder}.",
+        "Put them into the folder of the photos; names must be those of the export.",
+    )
+
+
+def _read(path: Path, pictures: Path | None) -> Dataset | DataError:
+    """The pictures with boxes, looked for in a folder or with the boxes; or what is wrong."""
+    try:
+        data = _with_boxes(read(path, root=pictures))
+    except DataError as error:
+        return error
+    if not len(data):
         raise UserError(f"{path}: no boxes.", LABELS_FIX)
-    folder = photos_path if is_folder(photos_path) else photos.root
-    missing = _missing(beside)
-    if missing or not _inside(beside, folder):
-        among = _with_boxes(read(path, root=folder))
-        if len(among) == len(beside) and not _missing(among):
-            return renamed_as_in(among, photos), folder
-        missing = min(missing, _missing(among), key=len)
-    if missing:
-        raise UserError(
-            f"{path}: {len(missing)} of {console.count(len(beside), 'picture')} with boxes not "
-            f"found, such as {missing[0]}: neither beside the file nor in {folder}.",
-            "Put them into the folder of the photos; names must be those of the export.",
-        )
-    return renamed_as_in(beside, photos), None
+    return data
 
 
 def _with_boxes(data: Dataset) -> Dataset:

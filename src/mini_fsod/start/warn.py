@@ -10,11 +10,13 @@ from mini_fsod.data.shots import box_sides, tiny_shots
 from mini_fsod.data.subsets import is_of
 from mini_fsod.data.text import shown
 from mini_fsod.labels import folded
+from mini_fsod.runs.estimate import RunEstimate
 from mini_fsod.runs.shots import TINY
 from mini_fsod.start.look import Found
 
 FEW_TO_MINE = 50  # photos; of fewer, mining hardly adds anything
 FEW_SHOTS = 3
+FEW_ITERATIONS = 300  # of a time budget
 NAMED = 3  # examples in a line
 
 
@@ -31,6 +33,26 @@ def warnings(found: Found, config: Config) -> list[str]:
             "No test set, so nothing is scored: a few boxes cannot spare any. Look at the contact "
             "sheets and at what `mini predict` draws. Photos reviewed later give figures: "
             "`mini eval REVIEWED --detections FOUND`, with what `mini predict --json` prints."
+        )
+    return lines
+
+
+def cost_warnings(costs: RunEstimate, config: Config, memory: int) -> list[str]:
+    """What the measured speed means; `memory` is what the device has, in bytes."""
+    lines = []
+    for stage in costs.stages:
+        budget = getattr(getattr(config, stage.stage, None), "budget_minutes", 0.0)
+        if budget and stage.iterations is not None and stage.iterations < FEW_ITERATIONS:
+            count = console.count(stage.iterations, "iteration")
+            lines.append(
+                f"{stage.stage}: only {count} fit into {budget:g} minutes. That hardly teaches "
+                f"anything: raise {stage.stage}.minutes, or use smaller pictures (views.short, "
+                "views.test)."
+            )
+    if costs.memory > memory:
+        lines.append(
+            f"The run needs {console.size(costs.memory)}, this machine has {console.size(memory)}. "
+            "Set train.batch to 8 or 4."
         )
     return lines
 

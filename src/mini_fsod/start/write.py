@@ -31,11 +31,13 @@ def text_of(choices: Sequence[Choice], command: str, name: str) -> str:
         f"# Run it:     mini run {console.CONTROLS.sub(' ', name)}",
         "# All keys:   mini presets " + str(choices[0].value) + ", and mini presets --keys",
         "",
-        _line("", choices[0]._replace(key="preset")),
+        *(_line("", choice) for choice in choices if "." not in choice.key),
     ]
     sections: dict[str, list[Choice]] = {}
-    for choice in choices[1:]:
-        section, _, key = choice.key.partition(".")
+    for choice in choices:
+        section, dot, key = choice.key.partition(".")
+        if not dot:
+            continue
         sections.setdefault(section, []).append(choice._replace(key=key))
     for section in dict.fromkeys((*sections, *LATER)):
         given = sections.get(section, [])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mini_fsod.study.paper import SHOTS
+from mini_fsod.config.presets import VOC_320, VOC_320_PLUS
+from mini_fsod.labels import VOC_NOVEL
+from mini_fsod.study.paper import SHOTS, TABLES
 from mini_fsod.study.studies import Row, Study
 
 NO_TEACHER = ("online.teacher=false", "online.iou_branch=false")
@@ -92,14 +94,103 @@ PLUS = (
 
 TFA = (Row("TFA", paper=("TFA Base", "TFA w/ cos")),)
 
+# What the paper compares itself with
+OTHERS = tuple(name for name in TABLES["tab:voc_main"].rows if name not in ("TFA w/ cos", "MINI"))
+BEYOND = tuple(
+    f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+    for key, value in VOC_320_PLUS.items()
+    if VOC_320.get(key, "") != value
+)
+MAIN_VOC = (
+    Row("TFA", paper=("TFA w/ cos", *OTHERS)),
+    Row("MINI", (), "tune", ("MINI",)),
+    Row("MINI-plus", BEYOND, "online"),
+)
+MAIN_COCO = (Row("TFA", paper=("TFA w/ cos", *OTHERS)), Row("MINI", (), "tune", ("MINI",)))
+
+# The initial miner: TFA, and TFA with DeFRCN's calibration. mine.detections takes any other tool's
+BY_PROTOTYPES = "transfer.calibration=prototypes"
+MINERS = (
+    Row("TFA", paper=("TFA Base",)),
+    Row("mined by TFA", NO_TEACHER, "online", ("+SSL Co-Mining",)),
+    Row("mined by TFA with prototypes", (*NO_TEACHER, BY_PROTOTYPES), "online"),
+    Row("MINI by TFA", (), "tune", ("MINI",)),
+    Row("MINI by TFA with prototypes", (BY_PROTOTYPES,), "tune"),
+)
+
+# Appendix C. alpha and N: offline mining alone; delta and beta: without the last fine-tuning
+HYPER = (
+    *(
+        Row(name, (*NO_TEACHER, f"mine.alpha={alpha}"), "online", (name,))
+        for alpha in ("0.0", "1.5", "3.0")
+        for name in [f"alpha={alpha}"]
+    ),
+    *(
+        Row(name, (*NO_TEACHER, f"mine.per_class={n}"), "online", (name,))
+        for n in (150, 300, 450)
+        for name in [f"N={n}"]
+    ),
+    *(
+        Row(name, (f"online.delta={delta}",), "online", (name,))
+        for delta in DELTAS
+        for name in [f"delta={delta}"]
+    ),
+    *(
+        Row(name, (f"online.iou_beta={beta}",), "online", (name,))
+        for beta in ("0.5", "1.0", "2.0")
+        for name in [f"beta={beta}"]
+    ),
+)
+
+# Appendix D. The file is what `mini pretrain VOCdevkit --subset trainval --minutes 25` writes; the
+# paper's discriminator was trained on ImageNet instead
+MOCO = "discriminator.weights=moco.safetensors"
+DISCRIMINATOR = (
+    Row("none", (*NO_TEACHER, NO_DISCRIMINATOR), "online", ("+Adaptive Thresholding",)),
+    Row("supervised on ImageNet", NO_TEACHER, "online", ("ImageNet Pre-train",)),
+    Row("MoCo v2 on the training images", (*NO_TEACHER, MOCO), "online", ("MoCo v2",)),
+)
+
+# Section 4.6: mining in images without annotations, beside the base images or instead of them
+EXTERNAL = (
+    Row("base set", ("mine.extra=null",), "tune", ("base set",)),
+    Row("extra set", ("mine.extra_only=true",), "tune", ("extra set",)),
+    Row("base and extra set", (), "tune", ("base and extra set",)),
+)
+
+# Appendix B: a new class that no base image shows
+ROBUSTNESS = tuple(
+    Row(name, (f"data.leave_out={missing}",), last, (name,))
+    for method, last in (("TFA", "transfer"), ("MINI", "tune"))
+    for missing in VOC_NOVEL["voc-split1"]
+    for name in [f"{method} without {missing}"]
+)
+
 STUDIES = {
-    study.name: replace(study, seeds=(0,), splits=(1,))
+    study.name: replace(study, seeds=(0,))
     for study in (
+        Study(
+            "main-voc",
+            "voc-320",
+            MAIN_VOC,
+            SHOTS,
+            splits=(1, 2, 3),
+            about="The paper's main table on VOC, and this project's recipe.",
+        ),
+        Study(
+            "main-coco",
+            "coco",
+            MAIN_COCO,
+            (10, 30),
+            figures=("nAP", "nAP50", "nAP75", "bAP"),
+            about="The paper's main table on COCO (`mini data coco` arranges the data).",
+        ),
         Study(
             "tfa",
             "voc-320",
             TFA,
             SHOTS,
+            splits=(1,),
             about="The few-shot baseline, for every K of the benchmark.",
         ),
         Study(
@@ -107,6 +198,7 @@ STUDIES = {
             "voc-320",
             COMPONENTS,
             shots=(1, 5),
+            splits=(1,),
             about="The paper's component table, the oracle, and other readings of the last row.",
         ),
         Study(
@@ -114,6 +206,7 @@ STUDIES = {
             "voc-320",
             SSOD,
             shots=(1, 5),
+            splits=(1,),
             about="The paper's table on semi-supervised detectors: STAC and Unbiased Teacher.",
         ),
         Study(
@@ -121,6 +214,7 @@ STUDIES = {
             "voc-320",
             MINGLING,
             shots=(1,),
+            splits=(1,),
             about="The paper's table on what the mined boxes are added to.",
         ),
         Study(
@@ -128,7 +222,51 @@ STUDIES = {
             "voc-320-plus",
             PLUS,
             shots=(1, 5),
+            splits=(1,),
             about="Beyond the paper: what each part of voc-320-plus brings.",
+        ),
+        Study(
+            "miners",
+            "voc-320",
+            MINERS,
+            shots=(1,),
+            splits=(1,),
+            about="Which few-shot detector mines first: TFA, with and without prototypes.",
+        ),
+        Study(
+            "robustness",
+            "voc-320",
+            ROBUSTNESS,
+            shots=(1,),
+            splits=(1,),
+            figures=("nAP50", *VOC_NOVEL["voc-split1"]),
+            about="The paper's Appendix B: a new class that is absent from the base images.",
+        ),
+        Study(
+            "hyper",
+            "voc-320",
+            HYPER,
+            shots=(1,),
+            splits=(1,),
+            about="The paper's Appendix C: alpha, N, delta and beta.",
+        ),
+        Study(
+            "discriminator",
+            "voc-320",
+            DISCRIMINATOR,
+            shots=(1,),
+            splits=(1,),
+            about="The paper's Appendix D. First: mini pretrain VOCdevkit --subset trainval "
+            "--minutes 25 -o moco.safetensors",
+        ),
+        Study(
+            "external",
+            "voc-320",
+            EXTERNAL,
+            shots=(1,),
+            splits=(1,),
+            sets=("mine.extra=unlabelled",),
+            about="Mining in other images: --set mine.extra=FOLDER names them.",
         ),
     )
 }

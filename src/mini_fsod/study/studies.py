@@ -33,7 +33,8 @@ class Row:
 class Study:
     """`source` is a preset or a config file; `sets` hold for all rows, before the row's own.
 
-    Empty `splits`, `shots` or `seeds`: what the configuration says.
+    Empty `splits`, `shots` or `seeds`: what the configuration says. `figures` are names of scores,
+    or of classes for their AP.
     """
 
     name: str

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_fsod import console
+from mini_fsod.eval.score import NAMES
 from mini_fsod.eval.seeds import interval95, mean_or_none
 from mini_fsod.files import write_bytes, write_json
 from mini_fsod.study import paper
@@ -72,7 +73,7 @@ def _summary(study: Study, cells: Sequence[Content]) -> list[Content]:
     for _, group in sorted(groups.items()):
         first = group[0]
         done = sorted((c for c in group if c["finished"]), key=lambda c: c["seed"])
-        values = {f: [c["stages"][c["last"]].get(f) for c in done] for f in study.figures}
+        values = {f: [_figure(c["stages"][c["last"]], f) for c in done] for f in study.figures}
         # seeds that share one result (a base detector, for example) have no interval
         distinct = len({c["keys"][c["last"]] for c in group}) == len(group)
         references = []
@@ -93,6 +94,14 @@ def _summary(study: Study, cells: Sequence[Content]) -> list[Content]:
             }
         )
     return summary
+
+
+def _figure(scores: Content, name: str) -> float | None:
+    """A score by its name, or the AP (VOC: AP50) of the class of that name."""
+    if name in NAMES:
+        return scores.get(name)
+    by_class: dict[str, float] = (scores.get("per_class") or {}).get(name) or {}
+    return by_class.get("AP", by_class.get("AP50"))
 
 
 LOWER, UPPER = "TFA", "oracle"  # rows

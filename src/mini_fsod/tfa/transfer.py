@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from mini_fsod.data.subsets import arranged, with_base_boxes
+from mini_fsod.data.subsets import with_base_boxes
 from mini_fsod.detector.model import Detector
 from mini_fsod.labels import LabelMap
 from mini_fsod.runs.detectors import load_detector, to_device
@@ -28,7 +28,7 @@ def transfer(run: Run, folder: Path) -> dict[str, Any]:
     detector = few_shot_detector(base, labels, run.config.seed, section.boxes != "new")
     data = run.data.shots
     if section.data == "known":
-        data = with_base_boxes(data, arranged(run.data.whole, labels), labels)
+        data = with_base_boxes(data, run.data.labelled, labels)
     weights = saved.about.get("weights")  # of the frozen layers
     box_classes = len(labels.base) if section.boxes == "fixed" else None
     return fine_tune(run, "transfer", folder, detector, data, section, weights, box_classes)

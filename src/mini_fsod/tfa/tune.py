@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mini_fsod.data.subsets import arranged, is_of, with_base_boxes
+from mini_fsod.data.subsets import is_of, with_base_boxes
 from mini_fsod.detector.model import Detector
 from mini_fsod.runs.detectors import load_detector, to_device
 from mini_fsod.runs.run import Run
@@ -25,7 +25,7 @@ def tune(run: Run, folder: Path) -> dict[str, Any]:
         data = data.with_boxes(data.boxes.take(is_of(data, labels.novel)))
         data = data.select(np.unique(data.boxes.image))
     elif section.data == "known":
-        data = with_base_boxes(data, arranged(run.data.whole, labels), labels)
+        data = with_base_boxes(data, run.data.labelled, labels)
     return fine_tune(run, "tune", folder, detector, data, section, saved.about.get("weights"))
 
 

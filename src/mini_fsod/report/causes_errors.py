@@ -1,0 +1,122 @@
+"""Causes in what the detector does on the test set: `errors` in the stage's score file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mini_fsod.config.schema import Config
+from mini_fsod.eval.errors import OTHER_NAMES
+from mini_fsod.mining.audit import BACKGROUND, LOOSE
+from mini_fsod.report.causes_data import is_poor
+from mini_fsod.report.finding import MAJOR, SOME, Finding, new_setting
+from mini_fsod.report.run_files import RunFiles
+
+ENOUGH = 5  # boxes or detections from which on a share means something
+CONFUSED = 0.25  # share of a class's boxes that is taken for one other class
+BADLY_PLACED = 0.3
+UNSEEN = 0.5  # share of a class's boxes found at any score
+ON_BACKGROUND = 0.5  # share of a class's detections that is on background
+
+
+def error_findings(run: RunFiles) -> Iterator[Finding]:
+    errors = run.errors
+    if errors is None or run.config is None:
+        return
+    for name in run.novel:
+        row = errors["classes"].get(name)
+        if row is None or row["boxes"] < ENOUGH or not is_poor(run, name):
+            continue
+        yield from _confused(run, run.config, name, row)
+        yield from _placed(run.config, name, row)
+        yield from _unseen(run.config, name, row)
+        yield from _on_background(name, row)
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole >= ENOUGH else 0.0
+
+
+def _confused(
+    run: RunFiles, config: Config, name: str, row: Mapping[str, Any]
+) -> Iterator[Finding]:
+    other_words = set(OTHER_NAMES.values())
+    missed = {k: n for k, n in row["missed_as"].items() if k not in other_words}
+    taken = {k: n for k, n in row["false_on"].items() if k not in other_words}
+    for other, number in missed.items():
+        if number >= ENOUGH and _share(number, row["boxes"]) >= CONFUSED:
+            yield Finding(
+                MAJOR,
+                f"{name} is taken for {other}",
+                f"{number} of {row['boxes']} boxes of {name} in the test set are found as {other}",
+                _against_confusion(config, other in run.novel),
+            )
+    for other, number in taken.items():
+        if number >= ENOUGH and _share(number, row["detections"]) >= CONFUSED:
+            yield Finding(
+                MAJOR,
+                f"{other} is taken for {name}",
+                f"{number} of {row['detections']} detections of {name} above its best threshold "
+                f"are on {other}",
+                _against_confusion(config, other in run.novel),
+            )
+
+
+def _against_confusion(config: Config, is_novel: bool) -> tuple[str, ...]:
+    """What helps to tell two classes apart that is not set yet."""
+    wanted = []
+    if is_novel and config.online.mingle.nms != "agnostic":
+        wanted.append("online.mingle.nms=agnostic")
+    if not is_novel and not config.mine.drop_on_base:
+        wanted.append("mine.drop_on_base=true")
+    if not is_novel and config.transfer.data != "known":
+        wanted.append("transfer.data=known")
+    if config.discriminator.weights == "none":
+        wanted.append("discriminator.weights=resnet50:IMAGENET1K_V1")
+    return (*wanted, "shots that show what tells the two apart")
+
+
+def _placed(config: Config, name: str, row: Mapping[str, Any]) -> Iterator[Finding]:
+    number = row["missed_as"].get(OTHER_NAMES[LOOSE], 0)
+    if number >= ENOUGH and _share(number, row["boxes"]) >= BADLY_PLACED:
+        changes = [] if config.mine.box_correction else ["mine.box_correction=true"]
+        changes += [] if config.online.mined_boxes == "pool" else ["online.mined_boxes=pool"]
+        yield Finding(
+            SOME,
+            f"Boxes of {name} are badly placed",
+            f"{number} of {row['boxes']} boxes in the test set are found, but overlap by an IoU "
+            "below 0.5",
+            (*changes, "shots whose boxes fit the object tightly"),
+        )
+
+
+def _unseen(config: Config, name: str, row: Mapping[str, Any]) -> Iterator[Finding]:
+    any_score = row["recall_any"]
+    background = row["missed_as"].get(OTHER_NAMES[BACKGROUND], 0)
+    if any_score is not None and any_score < UNSEEN and 2 * background > row["boxes"]:
+        yield Finding(
+            SOME,
+            f"Most objects of {name} are taken for background",
+            f"only {any_score:.0%} of {row['boxes']} boxes in the test set are found at any score "
+            f"above detector.score_threshold={config.detector.score_threshold:g}",
+            (
+                "more mined boxes: mini mine with a lower mine.alpha",
+                "more shots (shots.k)",
+                new_setting("online.ignore_candidates", True),
+            )[: 2 + (not config.online.ignore_candidates)],
+        )
+
+
+def _on_background(name: str, row: Mapping[str, Any]) -> Iterator[Finding]:
+    number = row["false_on"].get(OTHER_NAMES[BACKGROUND], 0)
+    if number >= ENOUGH and _share(number, row["detections"]) >= ON_BACKGROUND:
+        yield Finding(
+            SOME,
+            f"Background is taken for {name}",
+            f"{number} of {row['detections']} detections above its best threshold "
+            "are on no annotated object",
+            (
+                f"look at them in the report: are objects of {name} not annotated there?",
+                "a higher mine.alpha, so that fewer wrong boxes are trained on",
+            ),
+        )

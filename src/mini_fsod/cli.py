@@ -21,10 +21,12 @@ from mini_fsod import __version__
 from mini_fsod.commands import (  # noqa: F401 - each module registers its command
     check,
     checkpoint,
+    convert,
     data,
     demo,
     doctor,
     eval,
+    export,
     init,
     mine,
     predict,

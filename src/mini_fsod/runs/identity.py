@@ -198,7 +198,7 @@ def _mine(config: Config, content: Content) -> dict[str, Any]:
         return {
             "pool": content.file(mine.pool),
             "beside": [content.file(path) for path in (*beside, mine.pool.parent / EXTRA_POOL)],
-            "extra": str(mine.extra),
+            "extra": content.extra(mine.extra),
         }
     return {
         "mine": mine.model_dump(mode="json", exclude={"pool", *SCAN_KEYS}),

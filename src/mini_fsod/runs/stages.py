@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from mini_fsod import checkpoint, console
+from mini_fsod.config.load import for_folder
 from mini_fsod.config.schema import STAGES, TRAINED, Config
 from mini_fsod.device import torch_device
 from mini_fsod.errors import HopelessError, UserError
@@ -144,7 +145,8 @@ class _Pipeline:
         if leads:
             self._out.mkdir(parents=True, exist_ok=True)
             remove_leftovers(self._out.rglob(".*.part"))
-            write_bytes(self._out / CONFIG_FILE, self._config.to_yaml().encode())
+            stored = for_folder(self._config, self._out)
+            write_bytes(self._out / CONFIG_FILE, stored.to_yaml().encode())
             data = self._run.data
             write_data_facts(self._out, data, self._config, uses_shots(self._config, wanted))
         results: dict[str, Any] = {}

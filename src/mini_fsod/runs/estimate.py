@@ -20,7 +20,7 @@ from mini_fsod.config.schema import STAGES, Config, Training, Transfer, Tune
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.subsets import arranged, is_of, is_target
 from mini_fsod.detector.model import Detector
-from mini_fsod.device import peak_memory, reset_peak_memory
+from mini_fsod.device import fast_bf16, peak_memory, reset_peak_memory
 from mini_fsod.discriminator.features import Discriminator
 from mini_fsod.files import default_cache_folder
 from mini_fsod.loader import device_cache
@@ -250,9 +250,8 @@ class _Estimator:
         data, test = self._data, self._data.test
         self._of_score = 0.0
         if test is not None and len(test):
-            section = self._config.transfer
-            detector = self._few_shot()
-            bf16 = self._probe(self._config, "transfer").bf16(section)
+            detector, wanted = self._few_shot(), self._config.transfer.bf16
+            bf16 = fast_bf16(self._device) if wanted == "auto" else wanted
             few = arranged(_some(test, PICTURES), data.labels)
             each = self._timed(lambda: data.detections(detector, few, bf16), "scoring")
             plans, measured = (data.test_plans(image_sizes(d)) for d in (test, few))

@@ -12,10 +12,10 @@ import torch
 from mini_fsod import console
 from mini_fsod.errors import UserError
 
-# what a CPU must have for bfloat16 to be faster than float32, as PyTorch names it
-BF16_UNITS = ("avx512_bf16", "amx_bf16")
 # Linux: what a process uses, and where it sets the peak back (proc(5))
 STATUS, CLEAR_REFS, RESET_PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs"), "5"
+# what a CPU must have for bfloat16 to be faster than float32, as PyTorch names it
+BF16_UNITS = ("avx512_bf16", "amx_bf16")
 
 FIX = "Use auto, cpu, cuda or cuda:N."
 

@@ -43,6 +43,14 @@ def test_run_short_forms_set_keys(mini, stages) -> None:
     assert stages.calls[0].config == resolve("voc-320", keys)
 
 
+def test_run_asks_for_the_novel_classes_alone(mini, stages) -> None:
+    code, _, err = mini("run", "voc-320", "--only-novel")
+    assert code == 0, err
+    assert mini("run", "voc-320", "--set", "only_novel=true")[0] == 0
+    assert mini("run", "voc-320")[0] == 0
+    assert [call.config.only_novel for call in stages.calls] == [True, True, False]
+
+
 def test_run_names_the_folder_after_the_file(mini, stages, tmp_path: Path) -> None:
     (tmp_path / "birds.yaml").write_text("preset: photos")
     assert mini("run", tmp_path / "birds.yaml")[0] == 0

@@ -1,11 +1,18 @@
-"""The device to compute on."""
+"""The device to compute on, and its memory."""
 
 from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
 
 import torch
 
 from mini_fsod import console
 from mini_fsod.errors import UserError
+
+# Linux: what a process uses, and where it sets the peak back (proc(5))
+STATUS, CLEAR_REFS, RESET_PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs"), "5"
 
 FIX = "Use auto, cpu, cuda or cuda:N."
 
@@ -24,3 +31,25 @@ def torch_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= gpus:
         raise UserError(f"There is no device {name}; {console.count(gpus, 'GPU')} found.", FIX)
     return device
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Start to measure `peak_memory` anew."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    elif CLEAR_REFS.exists():
+        CLEAR_REFS.write_text(RESET_PEAK)
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most bytes of memory since the last reset: of the GPU, else of this process.
+
+    Where the system cannot reset it (not Linux), since the process started.
+    """
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if STATUS.exists():
+        lines = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
+        return 1024 * int(lines["VmHWM"].split()[0])
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

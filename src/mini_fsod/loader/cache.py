@@ -99,6 +99,11 @@ def cached_pictures(
     return _open(data, target)
 
 
+def is_cached(data: Dataset, folder: Path, short: int, long: int) -> bool:
+    """Whether these pictures are decoded in `folder` already."""
+    return (folder / f"pictures-{_key(data, short, long)}").exists()
+
+
 def _remove_leftovers(folder: Path) -> None:
     """Unfinished caches of processes that were killed; those that hold their lock still decode."""
     for part in folder.glob("pictures-*.part"):

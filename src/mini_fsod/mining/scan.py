@@ -15,7 +15,7 @@ import torch
 
 from mini_fsod import console
 from mini_fsod.config.schema import Config
-from mini_fsod.data.dataset import Boxes, Dataset
+from mini_fsod.data.dataset import Boxes, Dataset, Ints
 from mini_fsod.detector.model import Detector
 from mini_fsod.detector.settings import CAFFE
 from mini_fsod.discriminator.features import Discriminator
@@ -23,7 +23,7 @@ from mini_fsod.discriminator.load import load_discriminator
 from mini_fsod.errors import UserError
 from mini_fsod.eval.detections import read_detections
 from mini_fsod.eval.inference import detect_all
-from mini_fsod.loader.schedule import each_once
+from mini_fsod.loader.schedule import Plan, each_once
 from mini_fsod.mining.crops import (
     CropReference,
     discriminator_sides,
@@ -100,20 +100,19 @@ def _pairs(run: Run, data: Dataset, detector: Detector | None, reference: Refere
             )
             pairs = compare_given_pairs(pairs, boxes, comparison, features)
     else:
-        pairs = _detect(run, data, detector, comparison)
+        pairs = detected_pairs(run, data, detector, comparison)
     if isinstance(reference, CropReference):
         pairs = with_crop_features(run, data, reference, pairs)
     return pairs
 
 
-def _detect(run: Run, data: Dataset, detector: Detector, comparison: Comparison | None) -> Pairs:
-    section, views = run.config.mine, run.config.views
+def detected_pairs(
+    run: Run, data: Dataset, detector: Detector, comparison: Comparison | None
+) -> Pairs:
+    """The pairs that the few-shot detector finds in a data set."""
+    section = run.config.mine
     batches, sizes = run.data.batches(data)
-    plans = [  # the limit of the long side grows with the short side
-        plan
-        for short in section.scan_short or (views.test,)
-        for plan in each_once(sizes, images_per_batch(run), short, views.long * short // views.test)
-    ]
+    plans = scan_plans(run, sizes)
     if comparison is not None:
         others = plans_at_size(plans, sizes, *discriminator_sides(run))
         comparison = replace(comparison, plans=others)
@@ -128,6 +127,16 @@ def _detect(run: Run, data: Dataset, detector: Detector, comparison: Comparison 
             run.bf16(run.config.transfer),
             comparison,
         )
+
+
+def scan_plans(run: Run, sizes: Ints) -> list[Plan]:
+    """The batches of a scan, for pictures of sizes (I, 2)."""
+    views = run.config.views
+    return [  # the limit of the long side grows with the short side
+        plan
+        for short in run.config.mine.scan_short or (views.test,)
+        for plan in each_once(sizes, images_per_batch(run), short, views.long * short // views.test)
+    ]
 
 
 def _given_pairs(run: Run, data: Dataset) -> Pairs:

@@ -29,6 +29,7 @@ from mini_fsod.data.subsets import (
 from mini_fsod.data.text import shown
 from mini_fsod.detector.model import Detector
 from mini_fsod.errors import UserError, nearest
+from mini_fsod.eval.detections import DatasetDetections
 from mini_fsod.eval.inference import detect_all
 from mini_fsod.eval.score import score
 from mini_fsod.files import real
@@ -222,6 +223,12 @@ class RunData:
         """
         targets = Annotations.of(data.boxes, len(data), is_target(data))
         more = [Annotations.of(boxes, len(data), scores=scores) for boxes, scores in also]
+        return self.source(data, targets, more)
+
+    def source(
+        self, data: Dataset, targets: Annotations, more: Sequence[Annotations]
+    ) -> tuple[Batches, Ints]:
+        """`batches` from padded boxes: pictures from the device's memory, or decoded as needed."""
         # shots of a file, and extra pictures to mine, may lie outside the data's folder
         inside = data.root == self.whole.root and set(data.files) <= set(self.whole.files)
         everything = self.whole if inside else data
@@ -270,17 +277,26 @@ class RunData:
 
     def score(self, detector: Detector, labels: LabelMap, bf16: bool) -> dict[str, Any]:
         """The detector's scores on the test set, as `eval.score.score` gives them."""
-        metric, views = self._config.data.metric, self._config.views
+        metric = self._config.data.metric
         if self.test is None:
             nothing = dict.fromkeys(("nAP50", "bAP50", "AP50", "test_set"))
             return {"metric": metric, **nothing, "per_class": {}, "images": 0, "detections": 0}
         data = arranged(self.test, labels)
-        batches, sizes = self.batches(data)
-        size = TEST_BATCH.get(self._device.type, TEST_BATCH_ELSEWHERE)
-        plans = each_once(sizes, size, views.test, views.long)
-        with console.progress("testing", len(plans)) as report:
-            found = detect_all(detector, counted(batches, report), plans, self._device, bf16)
+        found = self.detections(detector, data, bf16)
         return score(data, found, labels, metric) | {"test_set": self.test.digest}
+
+    def detections(self, detector: Detector, data: Dataset, bf16: bool) -> DatasetDetections:
+        """What the detector finds in a data set, at the size of tests."""
+        batches, sizes = self.batches(data)
+        plans = self.test_plans(sizes)
+        with console.progress("testing", len(plans)) as report:
+            return detect_all(detector, counted(batches, report), plans, self._device, bf16)
+
+    def test_plans(self, sizes: Ints) -> list[Plan]:
+        """The batches of a test, for pictures of sizes (I, 2)."""
+        size = TEST_BATCH.get(self._device.type, TEST_BATCH_ELSEWHERE)
+        views = self._config.views
+        return each_once(sizes, min(size, len(sizes)), views.test, views.long)
 
 
 @lru_cache(maxsize=1)  # the runs of a study, one after another, share it

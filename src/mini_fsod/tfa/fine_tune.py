@@ -9,7 +9,7 @@ import numpy as np
 
 from mini_fsod import console
 from mini_fsod.config.schema import Transfer, Tune
-from mini_fsod.data.dataset import Dataset
+from mini_fsod.data.dataset import Dataset, Ints
 from mini_fsod.detector.model import Detector
 from mini_fsod.loader.schedule import Schedule
 from mini_fsod.runs.data import InputsOf, inputs_from
@@ -33,26 +33,23 @@ def fine_tune(
     section: Transfer | Tune,
     weights: str | float | None,
     box_classes: int | None = None,
+    may_cache: bool = True,
 ) -> dict[str, Any]:
     """Trains what is not frozen of a detector; returns the stage's figures.
 
     With `box_classes`, only the first so many classes have box losses.
 
     If only the predictors are trained and memory suffices, the features of all views of the
-    pictures are computed once. Otherwise every iteration runs the whole detector.
+    pictures are computed once. Otherwise, or if not `may_cache`, every iteration runs the whole
+    detector.
     """
-    views, device, bf16 = run.config.views, run.device, run.bf16(section)
+    device, bf16 = run.device, run.bf16(section)
     batches, sizes = run.data.batches(data)
-    schedule = Schedule(
-        sizes,
-        section.batch,
-        views.few_shot or views.short,
-        views.long,
-        run.config.seed,
-        flip=views.flip,
-    )
+    schedule = few_shot_schedule(run, section, sizes)
     max_boxes = int(np.diff(data.offsets).max())
-    why = why_not_cached(detector, schedule, max_boxes, device, bf16)
+    why = "not asked for"
+    if may_cache:
+        why = why_not_cached(detector, schedule, max_boxes, device, bf16)
     # the leader decides: memory may differ between processes
     if broadcast_from_leader(not why, run.team, device):
         cached = cache_views(detector, batches, schedule, device, bf16)
@@ -68,3 +65,16 @@ def fine_tune(
     feed = run.data.feed(data, schedule, inputs, run.team, section.accumulate)
     labels = run.data.labels
     return run.train(stage, folder, detector, labels, losses, feed, section, weights)
+
+
+def few_shot_schedule(run: Run, section: Transfer | Tune, sizes: Ints) -> Schedule:
+    """The batches of a few-shot training, for pictures of sizes (I, 2)."""
+    views = run.config.views
+    return Schedule(
+        sizes,
+        section.batch,
+        views.few_shot or views.short,
+        views.long,
+        run.config.seed,
+        flip=views.flip,
+    )

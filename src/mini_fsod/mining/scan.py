@@ -21,13 +21,15 @@ from mini_fsod.detector.settings import CAFFE
 from mini_fsod.discriminator.features import Discriminator
 from mini_fsod.discriminator.load import load_discriminator
 from mini_fsod.errors import UserError
-from mini_fsod.eval.detections import read_detections
+from mini_fsod.eval.detections import DatasetDetections, read_detections
 from mini_fsod.eval.inference import detect_all
 from mini_fsod.loader.schedule import Plan, each_once
+from mini_fsod.mining.calibration import dot_products
 from mini_fsod.mining.crops import (
     CropReference,
     discriminator_sides,
     feature_batches,
+    gather_parts,
     images_per_batch,
     reference_of,
     with_crop_features,
@@ -38,6 +40,7 @@ from mini_fsod.mining.pairs import Pairs, pairs_from_detections
 from mini_fsod.runs.data import counted
 from mini_fsod.runs.detectors import configured, load_detector, to_device
 from mini_fsod.runs.run import Run
+from mini_fsod.train.distributed import gather
 
 PAIRS = "raw.npz"  # of the training images
 EXTRA_PAIRS = "raw-extra.npz"  # of `mine.extra`
@@ -47,7 +50,7 @@ Reference = Comparison | CropReference | None
 
 
 def scan(run: Run, folder: Path) -> dict[str, Any]:
-    """Find the pairs of the images to mine, and write them into `folder`; in one process."""
+    """Find the pairs of the images to mine; the leader writes them into `folder`."""
     section, data = run.config.mine, run.data.mined
     discriminator = discriminator_of(run.config, run.device)
     detector = None
@@ -57,18 +60,30 @@ def scan(run: Run, folder: Path) -> dict[str, Any]:
     pairs = Pairs.of([], [], [], [], [])
     if not section.extra_only:
         pairs = _pairs(run, data, detector, reference)
-    replace(pairs, files=data.files).save(folder / PAIRS)
+    _save(run, replace(pairs, files=data.files), folder / PAIRS)
     figures = {"images": 0 if section.extra_only else len(data), "pairs": len(pairs)}
     if section.extra is not None:
         assert detector is not None  # `check_extra`: not together with `mine.detections`
-        extra = extra_images(run.data, section.extra)
+        extra = _extra_images(run, section.extra)
         for line in (f"{extra.root}: {console.count(len(extra), 'extra image')}", *extra.notes):
             console.note(line)
         pairs = _pairs(run, extra, detector, reference)
-        replace(pairs, files=extra.files).save(folder / EXTRA_PAIRS)
-        _base_objects(run, extra, detector).save(folder / EXTRA_BASE_OBJECTS)
+        _save(run, replace(pairs, files=extra.files), folder / EXTRA_PAIRS)
+        _save(run, _base_objects(run, extra, detector), folder / EXTRA_BASE_OBJECTS)
         figures |= {"extra_images": len(extra), "extra_pairs": len(pairs)}
     return figures
+
+
+def _save(run: Run, pairs: Pairs, path: Path) -> None:
+    if run.team.leads:
+        pairs.save(path)
+
+
+def _extra_images(run: Run, folder: Path) -> Dataset:
+    """The extra images. One process decodes all of them to find the readable ones."""
+    found = extra_images(run.data, folder) if run.team.leads else None
+    files = gather(None if found is None else found.files, run.team)[0]
+    return found or extra_images(run.data, folder, files)
 
 
 def discriminator_of(config: Config, device: torch.device) -> Discriminator | None:
@@ -94,16 +109,22 @@ def _pairs(run: Run, data: Dataset, detector: Detector | None, reference: Refere
     if detector is None:
         pairs = _given_pairs(run, data)
         if comparison is not None and len(pairs):
-            boxes = Boxes.of(pairs.image.astype(np.int64), pairs.xywh, pairs.label)
-            features = feature_batches(
-                run, comparison.discriminator, data.with_boxes(boxes), "comparing with the shots"
-            )
-            pairs = compare_given_pairs(pairs, boxes, comparison, features)
+            pairs = _compare_given_pairs(run, data, pairs, comparison)
     else:
         pairs = detected_pairs(run, data, detector, comparison)
     if isinstance(reference, CropReference):
         pairs = with_crop_features(run, data, reference, pairs)
     return pairs
+
+
+def _compare_given_pairs(run: Run, data: Dataset, pairs: Pairs, comparison: Comparison) -> Pairs:
+    """Another tool's pairs, compared with the shots."""
+    boxes = Boxes.of(pairs.image.astype(np.int64), pairs.xywh, pairs.label)
+    title = "comparing with the shots"
+    features = feature_batches(run, comparison.discriminator, data.with_boxes(boxes), title)
+    parts = [(box, dot_products(part, comparison.prototypes)) for box, part in features]
+    box, products = gather_parts(run, parts, len(comparison.prototypes) + 1)
+    return compare_given_pairs(pairs, boxes, comparison, box, products)
 
 
 def detected_pairs(
@@ -112,12 +133,12 @@ def detected_pairs(
     """The pairs that the few-shot detector finds in a data set."""
     section = run.config.mine
     batches, sizes = run.data.batches(data)
-    plans = scan_plans(run, sizes)
+    plans = run.team.part(scan_plans(run, sizes))
     if comparison is not None:
         others = plans_at_size(plans, sizes, *discriminator_sides(run))
         comparison = replace(comparison, plans=others)
     with console.progress("scanning", len(plans)) as progress:
-        return find_pairs(
+        found = find_pairs(
             detector,
             counted(batches, progress),
             plans,
@@ -127,6 +148,7 @@ def detected_pairs(
             run.bf16(run.config.transfer),
             comparison,
         )
+    return Pairs.joined(gather(found, run.team))
 
 
 def scan_plans(run: Run, sizes: Ints) -> list[Plan]:
@@ -160,8 +182,9 @@ def _base_objects(run: Run, data: Dataset, detector: Detector) -> Pairs:
     config = run.config.model_copy(update={"detector": keys})
     detector.settings = configured(detector.settings, config)
     batches, sizes = run.data.batches(data)
-    plans = each_once(sizes, images_per_batch(run), views.test, views.long)
+    plans = run.team.part(each_once(sizes, images_per_batch(run), views.test, views.long))
     bf16 = run.bf16(run.config.transfer)
     with console.progress("scanning for base objects", len(plans)) as progress:
-        found = detect_all(detector, counted(batches, progress), plans, run.device, bf16)
+        part = detect_all(detector, counted(batches, progress), plans, run.device, bf16)
+    found = DatasetDetections.joined(gather(part, run.team))
     return pairs_from_detections(found, labels.classes, labels.base, section.min_score)

@@ -47,13 +47,14 @@ from mini_fsod.runs.shots import (
     refuse_missing_pictures,
     shots_from_file,
 )
-from mini_fsod.train.distributed import Team
+from mini_fsod.train.distributed import Team, gather
 from mini_fsod.train.loop import Feed
 from mini_fsod.train.step import Inputs, draw_of, inputs_of
 
 Batches = Callable[[Iterable[Plan]], Iterator[Batch]]
 InputsOf = Callable[[Iterable[Plan]], Iterator[Inputs]]
 
+ALONE = Team()
 TEST_BATCH = {"cuda": 32}  # images per batch at test
 TEST_BATCH_ELSEWHERE = 4
 
@@ -275,22 +276,27 @@ class RunData:
 
     # Scores
 
-    def score(self, detector: Detector, labels: LabelMap, bf16: bool) -> dict[str, Any]:
+    def score(
+        self, detector: Detector, labels: LabelMap, bf16: bool, team: Team = ALONE
+    ) -> dict[str, Any]:
         """The detector's scores on the test set, as `eval.score.score` gives them."""
         metric = self._config.data.metric
         if self.test is None:
             nothing = dict.fromkeys(("nAP50", "bAP50", "AP50", "test_set"))
             return {"metric": metric, **nothing, "per_class": {}, "images": 0, "detections": 0}
         data = arranged(self.test, labels)
-        found = self.detections(detector, data, bf16)
+        found = self.detections(detector, data, bf16, team)
         return score(data, found, labels, metric) | {"test_set": self.test.digest}
 
-    def detections(self, detector: Detector, data: Dataset, bf16: bool) -> DatasetDetections:
-        """What the detector finds in a data set, at the size of tests."""
+    def detections(
+        self, detector: Detector, data: Dataset, bf16: bool, team: Team = ALONE
+    ) -> DatasetDetections:
+        """What the detector finds in a data set, at the size of tests; in every process all."""
         batches, sizes = self.batches(data)
-        plans = self.test_plans(sizes)
+        plans = team.part(self.test_plans(sizes))
         with console.progress("testing", len(plans)) as report:
-            return detect_all(detector, counted(batches, report), plans, self._device, bf16)
+            part = detect_all(detector, counted(batches, report), plans, self._device, bf16)
+        return DatasetDetections.joined(gather(part, team))
 
     def test_plans(self, sizes: Ints) -> list[Plan]:
         """The batches of a test, for pictures of sizes (I, 2)."""

@@ -34,7 +34,7 @@ from mini_fsod.mining.scan import scan
 from mini_fsod.online.retrain import online
 from mini_fsod.runs import store
 from mini_fsod.runs.base import base
-from mini_fsod.runs.data import RunData
+from mini_fsod.runs.data import ALONE, RunData
 from mini_fsod.runs.detectors import load_detector, to_device
 from mini_fsod.runs.identity import file_content, stage_key, stages_of
 from mini_fsod.runs.pool import EXTRA_POOL, POOL, edits, refresh_pools
@@ -54,7 +54,7 @@ from mini_fsod.train.distributed import (
 STAGE = {
     "base": base, "transfer": transfer, "scan": scan, "mine": mine, "online": online, "tune": tune,
 }  # fmt: skip
-ON_ONE_PROCESS = ("scan", "mine")  # the others share the training among all
+ON_ONE_PROCESS = ("mine",)  # seconds; the others share their work among all
 PLAN = "plan.json"  # of a study
 
 
@@ -230,7 +230,7 @@ class _Pipeline:
                 (folder / state.FILE).unlink(missing_ok=True)  # of no use any more
             figures = store.read_metrics(folder) or {}
             if stage in TRAINED:
-                figures |= self._score(stage, folder)
+                figures |= self._score(stage, folder, self._run.team)
         if stage == "mine" and leads:
             refresh_pools(self._out, folder)
             self._say_edits(folder)
@@ -288,7 +288,7 @@ class _Pipeline:
             return self._folder("online") / CHECKPOINT_FILE
         return None
 
-    def _score(self, stage: str, folder: Path) -> dict[str, Any]:
+    def _score(self, stage: str, folder: Path, team: Team) -> dict[str, Any]:
         """The scores of a detector on the test set; kept beside it, a file for each test set."""
         run, config = self._run, self._config
         metrics = store.read_metrics(folder) or {}
@@ -297,14 +297,16 @@ class _Pipeline:
         views = config.views.model_dump(include={"test", "long"})
         parts = [metrics["checkpoint_sha256"], test, config.data.metric, detector_keys, views]
         path = folder / f"score-{_hash(parts)[:12]}.json"
-        if run.team.leads and store.read_score(path) is None:
+        is_missing = team.leads and store.read_score(path) is None
+        if broadcast_from_leader(int(is_missing), team, run.device):
             saved = load_detector(run, stage)
             begun = time.perf_counter()
             section = getattr(config, stage)
             detector = to_device(saved.detector, run.device)
-            figures = run.data.score(detector, saved.labels, run.bf16(section))
-            write_json(path, figures | {"test_seconds": time.perf_counter() - begun})
-        wait_for_all(run.team)
+            figures = run.data.score(detector, saved.labels, run.bf16(section), team)
+            if team.leads:
+                write_json(path, figures | {"test_seconds": time.perf_counter() - begun})
+        wait_for_all(team)
         return store.read_score(path) or {}
 
     def _say_edits(self, mined: Path) -> None:
@@ -341,7 +343,7 @@ class _Pipeline:
             return False
         self._figures[stage] = figures
         if stage in TRAINED:
-            self._figures[stage] = figures | self._score(stage, folder)
+            self._figures[stage] = figures | self._score(stage, folder, ALONE)  # the leader asks
         return True
 
     def _write_results(self) -> dict[str, Any]:

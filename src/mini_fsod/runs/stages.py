@@ -52,6 +52,7 @@ from mini_fsod.tfa.transfer import transfer
 from mini_fsod.tfa.tune import tune
 from mini_fsod.train import state
 from mini_fsod.train.distributed import (
+    ALONE,
     Team,
     broadcast_from_leader,
     device_of_process,
@@ -218,7 +219,7 @@ class _Pipeline:
                 state.delete_state(folder)
             figures = store.read_metrics(folder) or {}
             if stage in TRAINED:
-                figures |= self._score(stage, folder)
+                figures |= self._score(stage, folder, self._run.team)
             if stage == "base" and needs_shots and self._run.data.is_open:
                 self._run.data.found = label_for_shots(self._run, folder)
         if stage == "mine" and leads:
@@ -299,10 +300,11 @@ class _Pipeline:
             return self._folder("online") / CHECKPOINT_FILE
         return None
 
-    def _score(self, stage: str, folder: Path) -> dict[str, Any]:
+    def _score(self, stage: str, folder: Path, team: Team) -> dict[str, Any]:
         """The scores of a detector on the test set; kept beside it, a file for each test set.
 
-        So are its detections, and what it gets wrong ("errors" in the file alone), for reports.
+        So are its detections, and what it gets wrong ("errors" in the file alone), for reports. The
+        processes of the team share the images.
         """
         run, config = self._run, self._config
         metrics = store.read_metrics(folder) or {}
@@ -311,18 +313,25 @@ class _Pipeline:
         views = config.views.model_dump(include={"test", "long"})
         parts = [metrics["checkpoint_sha256"], test, config.data.metric, detector_keys, views]
         path = folder / f"score-{hash_of(parts)[:12]}.json"
-        if run.team.leads and store.read_score(path) is None:
+        is_missing = team.leads and store.read_score(path) is None
+        if broadcast_from_leader(int(is_missing), team, run.device):
             saved = load_detector(run, stage)
             begun = clock()
             section = getattr(config, stage)
             detector = to_device(saved.detector, run.device)
-            bf16 = run.bf16(section)
             figures = score_test_set(
-                config, run.data, detector, saved.labels, bf16, detections_file(path)
+                config,
+                run.data,
+                detector,
+                saved.labels,
+                run.bf16(section),
+                detections_file(path),
+                team,
             )
             run.scored_in = clock() - begun
-            write_json(path, figures | {"test_seconds": run.scored_in})
-        wait_for_all(run.team)
+            if team.leads:
+                write_json(path, figures | {"test_seconds": run.scored_in})
+        wait_for_all(team)
         figures = store.read_score(path) or {}
         figures.pop("errors", None)
         return figures | {"score": path.name}
@@ -364,7 +373,7 @@ class _Pipeline:
         figures = store.read_metrics(folder) or {}
         self._figures[stage] = figures
         if stage in TRAINED:
-            self._figures[stage] = figures | self._score(stage, folder)
+            self._figures[stage] = figures | self._score(stage, folder, ALONE)  # the leader asks
         return True
 
     def _write_results(self) -> dict[str, Any]:

@@ -59,6 +59,7 @@ def exported(detector: Detector) -> tuple[TorchModel, OnnxModel]:
 
     content = to_onnx(detector, LABELS)
     model = TorchModel(detector, LABELS, Path("tiny"), "cpu")
+    model.bf16 = False
     return model, OnnxModel(content, Path("tiny.onnx"), "cpu")
 
 

@@ -51,7 +51,7 @@ def test_predict_equals_the_evaluation(tmp_path: Path, model: TorchModel, photos
     pictures = cached_pictures(data, tmp_path / "cache", 64, 96, workers=1)
     source = Resident(pictures, Annotations.of(NO_BOXES, len(data)), CPU)
     plans = each_once(pictures.sizes, 1, 64, 96, most_canvases=9)
-    theirs = detect_all(model.detector, source.batches, plans, CPU, bf16=False)
+    theirs = detect_all(model.detector, source.batches, plans, CPU, bf16=model.bf16)
     ours = list(model.predict_files(files(photos)))
     assert len(theirs) > 20
     for n, (found, path) in enumerate(zip(ours, files(photos), strict=True)):

@@ -96,7 +96,7 @@ def drawn_at(
     )
 
 
-def write_sheet(
+def write_overview(
     path: Path, predictions: Sequence[Prediction], labels: LabelMap, score: float
 ) -> None:
     """A PNG with up to SHEET_CELLS of the pictures and their detections, in the given order.

@@ -75,7 +75,7 @@ def predict_command(
     The exit code is 2 if any image cannot be read.
     Example: mini predict runs/demo photos --draw drawn
     """
-    from mini_fsod.commands.drawings import refuse_overwriting, write_sheet
+    from mini_fsod.commands.drawings import refuse_overwriting, write_overview
     from mini_fsod.data.folder import unread_formats
     from mini_fsod.predict.load import load_model
     from mini_fsod.predict.model import SCORE
@@ -117,7 +117,7 @@ def predict_command(
         write_bytes(csv, csv_text(shown, names).encode("utf-8", "backslashreplace"))
         console.note(f"{csv}: {console.count(sum(map(len, shown)), 'detection')}")
     if sheet is not None and predictions:
-        write_sheet(sheet, predictions, model.labels, threshold)
+        write_overview(sheet, predictions, model.labels, threshold)
         console.note(f"overview: {sheet}")
     if draw is not None and predictions:
         filled = sum(len(p.above(threshold)) > 0 for p in predictions)

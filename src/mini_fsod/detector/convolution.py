@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.ops import FrozenBatchNorm2d
 
+from mini_fsod.detector.on_cpu import eager_on_cpu
+
 
 def conv_add_relu(conv: Any, x: Tensor, coarse: Tensor | None = None, relu: bool = False) -> Tensor:
     """conv(x), plus `coarse` (B, C, H / 2, W / 2) upsampled twofold, then ReLU if `relu`.
@@ -23,7 +25,7 @@ def conv_add_relu(conv: Any, x: Tensor, coarse: Tensor | None = None, relu: bool
         return finished
     out: Tensor = conv(x)
     if coarse is not None:
-        if torch.compiler.is_compiling():
+        if not eager_on_cpu(out):
             out = add_upsampled(out, coarse)
         else:
             out = _AddUpsampled.apply(out, coarse)

@@ -135,8 +135,8 @@ class DetectorGraph(nn.Module):
         boxes = decode_boxes(deltas, proposals[:, :, None], roi.box_weights)
         branch = detector.iou_branch
         iou = None if branch is None else in_order(branch(features)).sigmoid()
-        first = 1 + detector.settings.negatives  # row of the first class
-        return logits.softmax(-1)[..., first:], clip(boxes, sizes), iou
+        scores = logits.softmax(-1)[..., 1 + detector.settings.negatives :]
+        return scores, clip(boxes, sizes), iou
 
     def _select(
         self, boxes: Tensor, scores: Tensor, allowed: Tensor

@@ -121,7 +121,7 @@ def measure(
     run: Path, order: str, decisions: int, seed: int, as_shots: bool, training: bool
 ) -> dict[str, Any]:
     """The figures of one cell."""
-    suffix = f"{order}-{decisions}{'-shots' if as_shots else ''}"
+    suffix = f"{order}-{decisions}-seed{seed}{'-shots' * as_shots}{'' if training else '-pool'}"
     copy = run.with_name(f"{run.name}-{suffix}")
     if copy.exists():
         shutil.rmtree(copy)

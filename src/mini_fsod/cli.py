@@ -21,10 +21,12 @@ from mini_fsod import __version__
 from mini_fsod.commands import (  # noqa: F401 - each module registers its command
     check,
     checkpoint,
+    convert,
     data,
     demo,
     doctor,
     eval,
+    export,
     init,
     mine,
     predict,
@@ -93,7 +95,8 @@ def main() -> None:
         sys.exit(error.exit_code)
     except OSError as error:
         # errors that no command expects: standard output on a full disk, a folder that disappears
-        print(f"Error {brief(str(error))}.{f' {FREE_SPACE}' * is_full(error)}", file=sys.stderr)
+        named = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        print(f"Error {brief(named)}.{f' {FREE_SPACE}' * is_full(error)}", file=sys.stderr)
         sys.exit(FAILED)
     except (KeyboardInterrupt, SystemExit) as stop:
         # Typer turns KeyboardInterrupt into SystemExit

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_fsod.config.load import KEYS, resolve
+from mini_fsod.config.load import KEYS, for_folder, resolve
 from mini_fsod.config.presets import PRESETS
 from mini_fsod.config.schema import TRAINED
 from mini_fsod.demo import NOVEL
@@ -15,11 +15,14 @@ from mini_fsod.runs.identity import static_keys
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_preset_is_valid_and_equal_when_read_back(tmp_path: Path, name: str) -> None:
+def test_preset_is_valid_and_equal_when_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
     config = resolve(name)
     assert set(PRESETS[name].keys) <= set(KEYS)
-    path = tmp_path / "config.yaml"
-    path.write_text(config.to_yaml(), encoding="utf-8")
+    path = Path("config.yaml")
+    path.write_text(for_folder(config, path.parent).to_yaml(), encoding="utf-8")
     assert resolve(path) == config
     lacking = ["data.novel=bolt"] if name.startswith("photos") else []
     resolve(name, ["data.root=somewhere", *lacking]).ready()

@@ -17,8 +17,10 @@ from mini_fsod.data.read import read
 from mini_fsod.data.subsets import (
     arranged,
     base_set,
+    boxes_by_class,
     default_training_set,
     hidden_boxes,
+    is_of,
     is_target,
     spread,
     training_part,
@@ -70,6 +72,23 @@ def test_base_set_drops_novel_boxes_and_images_without_base_boxes(tmp_path: Path
     assert tiny.boxes_of(base) == {box for box in tiny.EXPECTED if box[1] != "bird"}
     assert base.ids == (10, 12)
     assert hidden_boxes(data, labels) == {"bird": (2, 1)}
+
+
+def test_boxes_by_class_has_each_class_and_its_boxes_in_order() -> None:
+    data = replace(
+        sets_of(train=(5, 5)),
+        classes=("b", "none", "a", "b"),
+        category_ids=(1, 2, 3, 4),
+        boxes=Boxes.of(range(5), [[1, 1, 5, 5]] * 5, [3, 2, 0, 2, 0]),
+    )
+    found = boxes_by_class(data)
+    assert {name: rows.tolist() for name, rows in found.items()} == {
+        "b": [0, 2, 4], "none": [], "a": [1, 3],
+    }  # fmt: skip
+    for name, rows in found.items():
+        assert rows.tolist() == np.flatnonzero(is_of(data, (name,))).tolist()
+    nothing = replace(data, classes=(), category_ids=(), boxes=NO_BOXES)
+    assert boxes_by_class(nothing) == {}
 
 
 def test_arranged_orders_classes_by_the_label_map(tmp_path: Path) -> None:

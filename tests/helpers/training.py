@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mini_fsod import device
 from mini_fsod.config.schema import TimedTraining
 from mini_fsod.train import state as states
 from mini_fsod.train.distributed import Team, team
@@ -209,6 +210,7 @@ def member(rank: int, world: int, port: int, function: Callable[..., None], *val
         "WORLD_SIZE": str(world),
     }
     torch.set_num_threads(1)
+    device.BF16_UNITS = ()  # float32, as in the tests' own process (conftest.py)
     with team(CPU) as own:
         assert own == Team(rank, world)
         function(own, *values)

@@ -151,6 +151,7 @@ def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """NMS in the form that waits for nothing, which the CPU uses only inside compiled steps."""
     for module in ("detector.nms", "detector.postprocess", "online.mingling"):
         monkeypatch.setattr(f"mini_fsod.{module}.nms", by_matrix)
+    monkeypatch.setattr("mini_fsod.detector.model.eager_on_cpu", lambda _: False)
 
 
 @pytest.mark.usefixtures("as_on_a_device")

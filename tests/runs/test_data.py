@@ -15,7 +15,7 @@ from helpers.shapes import rewrite
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.errors import UserError
 from mini_fsod.loader.schedule import Schedule
-from mini_fsod.runs.data import inputs_from
+from mini_fsod.runs.run import inputs_from
 from mini_fsod.train.distributed import Team
 
 CPU = torch.device("cpu")

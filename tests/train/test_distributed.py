@@ -21,7 +21,7 @@ from mini_fsod.detector.model import build
 from mini_fsod.detector.settings import RoISettings, RPNSettings
 from mini_fsod.errors import UserError
 from mini_fsod.loader.schedule import Schedule
-from mini_fsod.runs.data import inputs_from
+from mini_fsod.runs.run import inputs_from
 from mini_fsod.train import distributed, log, loop
 from mini_fsod.train import state as states
 from mini_fsod.train.distributed import (

@@ -21,7 +21,6 @@ from mini_fsod.commands.options import (
     out_option,
 )
 from mini_fsod.errors import brief
-from mini_fsod.files import CONFIG_FILE, is_file
 
 if TYPE_CHECKING:
     from mini_fsod.config.schema import Config
@@ -78,9 +77,9 @@ def run_command(
     are kept next to the run's folder, where other runs find them.
     Example: mini run voc-320 --set data.root=data/VOCdevkit --shots 5
     """
-    from mini_fsod.config.load import resolve
+    from mini_fsod.config.load import resolve, run_folder
 
-    source, default_out = _source_and_folder(config)
+    source, default_out = run_folder(config)
     sets = [*(sets or []), *(["only_novel=true"] if only_novel else [])]
     settings = resolve(source, sets, split=split, shots=shots, seed=seed)
     out = out or default_out
@@ -98,16 +97,6 @@ def run_command(
     note_report(out)
     if "tune" in results["stages"]:
         console.note(f"try it: mini predict {shlex.quote(str(out))} IMAGES --draw drawn")
-
-
-def _source_and_folder(config: str) -> tuple[str, Path]:
-    """The preset or file that CONFIG names, and the run's folder if --out is not given."""
-    from mini_fsod.config.presets import PRESETS
-
-    path = Path(config)
-    if config not in PRESETS and is_file(path / CONFIG_FILE):
-        return str(path / CONFIG_FILE), path
-    return config, Path("runs") / path.stem
 
 
 def _print_estimate(config: Config, out: Path, first: str | None, last: str | None) -> None:

@@ -12,7 +12,7 @@ from typer import Argument, Option
 from mini_fsod import console
 from mini_fsod.commands.options import Sets, app, command_line, flag, out_option
 from mini_fsod.errors import UserError
-from mini_fsod.files import CONFIG_FILE, is_file, is_folder, lock, mode
+from mini_fsod.files import CONFIG_FILE, is_file, is_folder, lock, mode, remove_leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,8 +112,7 @@ def _run(chosen: Study, todo: StudyPlan, out: Path, anyway: bool) -> dict[str, s
     guard = out / "locks" / "study.lock"
     store = out.resolve().parent / ".stages"  # shared with the runs beside the study
     with lock(guard, wait=True):
-        for part in out.glob(".*.part"):  # left by a killed process: written under this lock
-            part.unlink(missing_ok=True)
+        remove_leftovers(out.glob(".*.part"))  # written under this lock
         save_plan(out, chosen, todo)
 
     def write() -> str:

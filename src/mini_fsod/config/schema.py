@@ -324,7 +324,7 @@ class Config(Section):
             )
 
     def to_yaml(self) -> str:
-        """Every key with its value; stages omit what equals `train`. `load.from_file` reads it."""
+        """Every key with its value; stages omit what equals `train`. `load.resolve` reads it."""
         table = self.model_dump(mode="json")
         for stage in TRAINED:
             for name, shared in table["train"].items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -49,6 +50,9 @@ def shared_images(data: Dataset, other: Dataset | None) -> Bools:
     return np.array([file in known for file in data.files], dtype=np.bool_)
 
 
+NO_ROWS: Ints = np.zeros(0, dtype=np.int64)
+
+
 def default_training_set(data: Dataset) -> tuple[str, Dataset]:
     """(name, images) to train on by default; the name is "" where there is only one image set.
 
@@ -66,7 +70,19 @@ def default_training_set(data: Dataset) -> tuple[str, Dataset]:
 
 def is_of(data: Dataset, names: tuple[str, ...]) -> Bools:
     """(B,) whether each box is of one of these classes."""
-    return np.array([c in names for c in data.classes], dtype=np.bool_)[data.boxes.label]
+    wanted = set(names)
+    return np.array([c in wanted for c in data.classes], dtype=np.bool_)[data.boxes.label]
+
+
+def boxes_by_class(data: Dataset) -> dict[str, Ints]:
+    """The indices of the boxes of each class, in their order; found for all classes at once."""
+    order = np.argsort(data.boxes.label, kind="stable")
+    starts = np.searchsorted(data.boxes.label[order], np.arange(len(data.classes) + 1))
+    found: dict[str, Ints] = {}
+    for name, (start, end) in zip(data.classes, pairwise(starts.tolist()), strict=True):
+        rows = order[start:end]  # `mini check` sees data whose classes share a name
+        found[name] = np.sort(np.concatenate([found[name], rows])) if name in found else rows
+    return found
 
 
 def is_target(data: Dataset) -> Bools:
@@ -142,9 +158,9 @@ def hidden_boxes(data: Dataset, labels: LabelMap) -> dict[str, tuple[int, int]]:
     """Novel class: (its boxes, those of them in images with a base box), which can be mined."""
     with_base = np.zeros(len(data), dtype=np.bool_)
     with_base[data.boxes.image[is_of(data, labels.base)]] = True
-    counts = {}
+    counts, found = {}, boxes_by_class(data)
     for name in labels.novel:
-        images = data.boxes.image[is_of(data, (name,))]
+        images = data.boxes.image[found.get(name, NO_ROWS)]
         counts[name] = (len(images), int(with_base[images].sum()))
     return counts
 

@@ -92,7 +92,7 @@ class Predictor(nn.Module):
         with torch.autocast(hidden.device.type, enabled=False):
             hidden = hidden.float()
             deltas = self.boxes(hidden)
-            return self.classifier(hidden), deltas.view(len(deltas), deltas.shape[1] // 4, 4)
+            return self.classifier(hidden), deltas.unflatten(1, (-1, 4))
 
 
 class IoUBranch(nn.Module):

@@ -57,7 +57,7 @@ from mini_fsod.runs.shots import (
 )
 from mini_fsod.train.distributed import Team
 from mini_fsod.train.loop import Feed
-from mini_fsod.train.step import Inputs, draw_of, inputs_of
+from mini_fsod.train.step import Inputs
 
 Batches = Callable[[Iterable[Plan]], Iterator[Batch]]
 InputsOf = Callable[[Iterable[Plan]], Iterator[Inputs]]
@@ -349,16 +349,6 @@ class RunData:
 @lru_cache(maxsize=1)  # the runs of a study, one after another, share it
 def _read(root: Path, pictures: Path | None, shots: Path | None) -> Dataset:
     return read(root, root=pictures, without=shots)
-
-
-def inputs_from(batches: Batches, device: torch.device) -> InputsOf:
-    """A function from plans to the inputs of `train.step.losses_of`."""
-
-    def inputs(plans: Iterable[Plan]) -> Iterator[Inputs]:
-        for batch in batches(plans):
-            yield inputs_of(batch, draw_of(batch.plan, device))
-
-    return inputs
 
 
 def counted(batches: Batches, report: Callable[..., None]) -> Batches:

@@ -43,6 +43,7 @@ from mini_fsod.tfa.cached_features import bytes_of_views, why_not_cached
 from mini_fsod.tfa.fine_tune import few_shot_schedule, fine_tune
 from mini_fsod.tfa.transfer import few_shot_detector
 from mini_fsod.tfa.tune import freeze_all_but
+from mini_fsod.train.distributed import ALONE
 from mini_fsod.train.loop import LEAST_SHARE
 
 SECONDS = 20.0  # that an estimate may take on two cores, beside reading data and weights
@@ -230,7 +231,7 @@ class _Estimator:
             return 0.0
         run, few = self._probe(self._config, "scan"), spread(images, PICTURES)
         detector = self._few_shot()
-        each = self._timed(lambda: find_base_objects(run, few, detector), "scan")
+        each = self._timed(lambda: find_base_objects(run, few, detector, ALONE), "scan")
         plans, measured = (base_object_plans(run, image_sizes(d)) for d in (images, few))
         return each * sum(map(probe.area, plans)) / sum(map(probe.area, measured))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,13 @@ from mini_fsod.detector.model import Detector
 from mini_fsod.device import fast_bf16
 from mini_fsod.files import CHECKPOINT_FILE
 from mini_fsod.labels import LabelMap
-from mini_fsod.loader.schedule import Schedule
-from mini_fsod.runs.data import RunData
+from mini_fsod.loader.schedule import Plan, Schedule
+from mini_fsod.runs.data import Batches, InputsOf, RunData
 from mini_fsod.runs.scoring import scoring_seconds
 from mini_fsod.train.distributed import Team, wait_for_all
 from mini_fsod.train.ema import Average
 from mini_fsod.train.loop import Feed, LossMonitor, train
-from mini_fsod.train.step import Losses
+from mini_fsod.train.step import Inputs, Losses, draw_of, inputs_of
 
 
 class Run:
@@ -127,3 +127,13 @@ class Run:
             "training_seconds": trained.seconds,
             "images_per_second": trained.images_per_second,
         }
+
+
+def inputs_from(batches: Batches, device: torch.device) -> InputsOf:
+    """A function from plans to the inputs of `train.step.losses_of`."""
+
+    def inputs(plans: Iterable[Plan]) -> Iterator[Inputs]:
+        for batch in batches(plans):
+            yield inputs_of(batch, draw_of(batch.plan, device))
+
+    return inputs

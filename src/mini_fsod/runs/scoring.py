@@ -19,6 +19,7 @@ from mini_fsod.labels import LabelMap
 from mini_fsod.loader.cache import image_sizes
 from mini_fsod.loader.schedule import Plan, each_once
 from mini_fsod.runs.data import RunData, counted
+from mini_fsod.train.distributed import ALONE, Team, gather
 from mini_fsod.train.loop import clock
 
 TEST_BATCH = {"cuda": 32}  # images per batch
@@ -34,9 +35,12 @@ def score_test_set(
     labels: LabelMap,
     bf16: bool,
     file: Path | None = None,
+    team: Team = ALONE,
 ) -> dict[str, Any]:
     """The detector's scores on the test set, as `eval.score.score` gives them, and its errors as
     `eval.errors.error_figures` does. The detections are written into `file`.
+
+    The processes of the team share the images; the first one scores, the others get nothing.
     """
     metric, test = config.data.metric, data.test
     if test is None:
@@ -44,7 +48,9 @@ def score_test_set(
         none = dict.fromkeys(("images", "of_images", "detections"), 0)
         return {"metric": metric, **nothing, "per_class": {}, **none}
     images = arranged(test, labels)
-    found = _detections(config, data, detector, images, bf16)
+    found = _detections(config, data, detector, images, bf16, team)
+    if not team.leads:
+        return {}
     if file is not None:
         write_detections(file, found, images)
     about = {"test_set": test.digest, "of_images": len(data.test_set or ())}
@@ -81,10 +87,16 @@ def batches_at_test(config: Config, sizes: Ints, device: str) -> list[Plan]:
 
 
 def _detections(
-    config: Config, data: RunData, detector: Detector, images: Dataset, bf16: bool
+    config: Config,
+    data: RunData,
+    detector: Detector,
+    images: Dataset,
+    bf16: bool,
+    team: Team = ALONE,
 ) -> DatasetDetections:
     device = detector.mean.device
     batches, sizes = data.batches(images)
-    plans = batches_at_test(config, sizes, device.type)
+    plans = team.part(batches_at_test(config, sizes, device.type))
     with console.progress("testing", len(plans)) as report:
-        return detect_all(detector, counted(batches, report), plans, device, bf16)
+        part = detect_all(detector, counted(batches, report), plans, device, bf16)
+    return DatasetDetections.joined(gather(part, team))

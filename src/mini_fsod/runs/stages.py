@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from mini_fsod import checkpoint, console
+from mini_fsod.config.load import for_folder
 from mini_fsod.config.schema import STAGES, TRAINED, Config
 from mini_fsod.device import torch_device
 from mini_fsod.errors import HopelessError, UserError
@@ -23,6 +24,7 @@ from mini_fsod.files import (
     is_file,
     lock,
     real,
+    remove_leftovers,
     write_bytes,
     write_json,
 )
@@ -50,6 +52,7 @@ from mini_fsod.tfa.transfer import transfer
 from mini_fsod.tfa.tune import tune
 from mini_fsod.train import state
 from mini_fsod.train.distributed import (
+    ALONE,
     Team,
     broadcast_from_leader,
     device_of_process,
@@ -142,8 +145,9 @@ class _Pipeline:
         leads, self._run.anyway = self._run.team.leads, anyway
         if leads:
             self._out.mkdir(parents=True, exist_ok=True)
-            store.remove_leftovers(self._out)
-            write_bytes(self._out / CONFIG_FILE, self._config.to_yaml().encode())
+            remove_leftovers(self._out.rglob(".*.part"))
+            stored = for_folder(self._config, self._out)
+            write_bytes(self._out / CONFIG_FILE, stored.to_yaml().encode())
             data = self._run.data
             write_data_facts(self._out, data, self._config, uses_shots(self._config, wanted))
         results: dict[str, Any] = {}
@@ -205,15 +209,17 @@ class _Pipeline:
         with store.computing(folder, wait) if leads else nullcontext():
             if leads and repeats:
                 self._discard(stage, folder)
-            is_done = leads and store.read_metrics(folder) is not None
+            if leads:
+                remove_leftovers(folder.rglob(".*.part"))
+            is_done = leads and store.is_finished(folder)
             is_done = bool(broadcast_from_leader(int(is_done), self._run.team, self._run.device))
             if not is_done:
                 self._compute(stage, folder)
             if leads:
-                (folder / state.FILE).unlink(missing_ok=True)  # of no use any more
+                state.delete_state(folder)
             figures = store.read_metrics(folder) or {}
             if stage in TRAINED:
-                figures |= self._score(stage, folder)
+                figures |= self._score(stage, folder, self._run.team)
             if stage == "base" and needs_shots and self._run.data.is_open:
                 self._run.data.found = label_for_shots(self._run, folder)
         if stage == "mine" and leads:
@@ -266,7 +272,6 @@ class _Pipeline:
         begun = run.began = clock()
         if run.team.leads:
             folder.mkdir(parents=True, exist_ok=True)
-            store.remove_leftovers(folder)
         wait_for_all(run.team)
         given = self._given(stage)
         figures: dict[str, Any] = {}
@@ -295,10 +300,11 @@ class _Pipeline:
             return self._folder("online") / CHECKPOINT_FILE
         return None
 
-    def _score(self, stage: str, folder: Path) -> dict[str, Any]:
+    def _score(self, stage: str, folder: Path, team: Team) -> dict[str, Any]:
         """The scores of a detector on the test set; kept beside it, a file for each test set.
 
-        So are its detections, and what it gets wrong ("errors" in the file alone), for reports.
+        So are its detections, and what it gets wrong ("errors" in the file alone), for reports. The
+        processes of the team share the images.
         """
         run, config = self._run, self._config
         metrics = store.read_metrics(folder) or {}
@@ -307,18 +313,25 @@ class _Pipeline:
         views = config.views.model_dump(include={"test", "long"})
         parts = [metrics["checkpoint_sha256"], test, config.data.metric, detector_keys, views]
         path = folder / f"score-{hash_of(parts)[:12]}.json"
-        if run.team.leads and store.read_score(path) is None:
+        is_missing = team.leads and store.read_score(path) is None
+        if broadcast_from_leader(int(is_missing), team, run.device):
             saved = load_detector(run, stage)
             begun = clock()
             section = getattr(config, stage)
             detector = to_device(saved.detector, run.device)
-            bf16 = run.bf16(section)
             figures = score_test_set(
-                config, run.data, detector, saved.labels, bf16, detections_file(path)
+                config,
+                run.data,
+                detector,
+                saved.labels,
+                run.bf16(section),
+                detections_file(path),
+                team,
             )
             run.scored_in = clock() - begun
-            write_json(path, figures | {"test_seconds": run.scored_in})
-        wait_for_all(run.team)
+            if team.leads:
+                write_json(path, figures | {"test_seconds": run.scored_in})
+        wait_for_all(team)
         figures = store.read_score(path) or {}
         figures.pop("errors", None)
         return figures | {"score": path.name}
@@ -355,12 +368,12 @@ class _Pipeline:
             return False
         self._key(stage)
         folder = self._folder(stage)
-        figures = store.read_metrics(folder)
-        if figures is None or real(self._out / stage) != real(folder):
+        if real(self._out / stage) != real(folder) or not store.is_finished(folder):
             return False
+        figures = store.read_metrics(folder) or {}
         self._figures[stage] = figures
         if stage in TRAINED:
-            self._figures[stage] = figures | self._score(stage, folder)
+            self._figures[stage] = figures | self._score(stage, folder, ALONE)  # the leader asks
         return True
 
     def _write_results(self) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from mini_fsod.config.schema import Transfer, Tune
 from mini_fsod.data.dataset import Dataset, Ints
 from mini_fsod.detector.model import Detector
 from mini_fsod.loader.schedule import Schedule
-from mini_fsod.runs.data import InputsOf, counted, inputs_from
-from mini_fsod.runs.run import Run
+from mini_fsod.runs.data import InputsOf, counted
+from mini_fsod.runs.run import Run, inputs_from
 from mini_fsod.tfa.cached_features import (
     VIEWS_PER_BATCH,
     cache_views,

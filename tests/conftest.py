@@ -39,6 +39,12 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
+@pytest.fixture(autouse=True)
+def float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests compute in float32 on every CPU, also on those with units for bfloat16."""
+    monkeypatch.setattr("mini_fsod.device.BF16_UNITS", ())
+
+
 @pytest.fixture
 def mini(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Run the command as a person would: (exit code, standard output, standard error)."""

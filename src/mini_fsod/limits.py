@@ -57,6 +57,8 @@ PICKLE_BYTES = 1 << 23  # of the pickle in a file of weights; ten thousand tenso
 PICKLE_READS = (
     4_000_000  # of old files of weights, whose pickle has no length: reads of a few bytes
 )
+DIGESTS_BYTES = 1 << 30  # of the known contents of a data set's pictures
+ONNX_BYTES = 2047 << 20  # protobuf holds 2 GB
 
 # The review page
 JOURNAL_BYTES = 1 << 28  # of the decisions of a review: a million of them

@@ -16,7 +16,7 @@ from mini_fsod.data.read import read, read_with_problems
 from mini_fsod.errors import UserError
 from mini_fsod.limits import PICTURE_BYTES, PICTURE_SIDE
 from mini_fsod.loader.decode import decode
-from mini_fsod.predict import Picture
+from mini_fsod.predict.pictures import Picture
 
 HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(100)
 

@@ -257,7 +257,7 @@ def _progress(folder: Path) -> None:
 
 def _whole_run(folder: Path) -> None:
     data = shapes.write_data(folder / "data")
-    stages.run(config(data, **SHORT), folder / "runs" / "whole")
+    stages.run(config(data, **SHORT), folder / "runs" / "whole", anyway=True)
 
 
 def _resume_run(folder: Path) -> None:

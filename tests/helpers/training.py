@@ -99,6 +99,8 @@ def train_small(
     bf16: bool = False,
     ema: float | None = 0.9,
     ema_warm_up: float | None = 0.1,
+    began: float | None = None,
+    reserve: float = 0.0,
     **changes: Any,
 ) -> tuple[nn.Module, Trained]:
     """The real loop over batches of `feed_of`."""
@@ -116,6 +118,8 @@ def train_small(
         watch=watch,
         ema=ema,
         ema_warm_up=ema_warm_up,
+        began=began,
+        reserve=reserve,
     )
 
 

@@ -26,7 +26,7 @@ from mini_fsod.runs import stages
 
 TRAINED = {"iterations", "seconds", "training_seconds", "images_per_second", "checkpoint_sha256"}
 SCORED = {
-    *("metric", "nAP50", "bAP50", "AP50", "per_class", "images", "detections"),
+    *("metric", "nAP50", "bAP50", "AP50", "per_class", "images", "of_images", "detections"),
     *("test_set", "test_seconds", "score"),
 }
 

@@ -152,7 +152,7 @@ def _show_summary(name: str, figures: dict[str, Any]) -> None:
     )
     if figures["subsets"]:
         merged = {n: count for n, count in figures["subsets"].items() if count and "/" not in n}
-        sets = ", ".join(f"{n} {count:,}" for n, count in merged.items())
+        sets = ", ".join(f"{n} {count:,}" for n, count in merged.items()) or "without images"
         console.out.print(f"image sets  {console.plain(sets)}", soft_wrap=True)
     if figures["sizes"]["width"]:
         spans = (f"{k} {a} to {c}, median {b}" for k, (a, b, c) in figures["sizes"].items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from itertools import pairwise
 
@@ -162,6 +163,42 @@ def hidden_boxes(data: Dataset, labels: LabelMap) -> dict[str, tuple[int, int]]:
         images = data.boxes.image[found.get(name, NO_ROWS)]
         counts[name] = (len(images), int(with_base[images].sum()))
     return counts
+
+
+def test_sample(data: Dataset, most: int | None) -> Ints:
+    """(n,) the images of a sample of a test set, in order: at most so many; None: all.
+
+    It depends on the names of the images and on their boxes alone, so all runs on a data set share
+    it, whatever their novel classes. Half of it is for classes in turn, the rarest first, so that
+    none is missing; the rest is drawn from all images.
+    """
+    if most is None or most >= len(data):
+        return np.arange(len(data))
+    order = sorted(range(len(data)), key=lambda i: hashlib.sha256(data.files[i].encode()).digest())
+    targets = is_target(data)
+    image, label = data.boxes.image[targets], data.boxes.label[targets]
+    having = [{*image[label == c].tolist()} for c in range(len(data.classes))]
+    queues = [[i for i in order if i in images] for images in sorted(having, key=len) if images]
+    chosen: dict[int, None] = {}
+    for turn in range(max(map(len, queues), default=0)):
+        for queue in queues:
+            if turn < len(queue) and len(chosen) < max(most // 2, 1):
+                chosen.setdefault(queue[turn])
+    for i in order:
+        if len(chosen) < most:
+            chosen.setdefault(i)
+    return np.array(sorted(chosen), dtype=np.int64)
+
+
+def spread(data: Dataset, count: int) -> Dataset:
+    """So many images of a data set, evenly spread over it; those with a box, where there are any.
+
+    All of them, where it has fewer.
+    """
+    with_box = np.unique(data.boxes.image[is_target(data)])
+    images = with_box if len(with_box) else np.arange(len(data))
+    at = np.linspace(0, len(images) - 1, min(count, len(images))).astype(np.int64)
+    return data.select(images[at])
 
 
 def renamed_as_in(data: Dataset, whole: Dataset) -> Dataset:

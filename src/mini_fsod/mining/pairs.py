@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import os
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,30 @@ class Pairs:
             np.asarray(xywh, dtype=np.float32).reshape(-1, 4),
             np.asarray(proposal, dtype=np.int64),
         )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Pairs]) -> Pairs:
+        """The pairs of several parts of the images, without features of crops."""
+        counts = [int(part.proposal.max(initial=-1)) + 1 for part in parts]
+        products = None
+        if (first := parts[0].products) is not None:
+            each = [part.products for part in parts if part.products is not None]
+            counts = [len(part.square) for part in each]
+            products = DotProducts(
+                np.concatenate([part.prototype for part in each]),
+                np.concatenate([part.square for part in each]),
+                first.prototype_square,
+            )
+        starts = np.cumsum([0, *counts[:-1]])
+        moved = [part.proposal + start for part, start in zip(parts, starts, strict=True)]
+        pairs = cls(
+            np.concatenate([part.image for part in parts]),
+            np.concatenate([part.label for part in parts]),
+            np.concatenate([part.score for part in parts]),
+            np.concatenate([part.xywh for part in parts]),
+            np.concatenate(moved),
+        )
+        return replace(pairs, products=products)
 
     def save(self, path: Path) -> None:
         """Write an npz file, whole or not at all."""

@@ -21,7 +21,7 @@ from mini_fsod.files import digest, is_file
 from mini_fsod.limits import DETECTIONS_BYTES, WEIGHTS_BYTES
 from mini_fsod.runs.pool import EXTRA_POOL, mined_folder
 
-FORMAT = 1  # raise it when the same settings give another result than before
+FORMAT = 2  # raise it when the same settings give another result than before
 
 # Keys of the section `mine` that the scan reads; `mine` reads all of them
 SCAN_KEYS = (
@@ -198,7 +198,7 @@ def _mine(config: Config, content: Content) -> dict[str, Any]:
         return {
             "pool": content.file(mine.pool),
             "beside": [content.file(path) for path in (*beside, mine.pool.parent / EXTRA_POOL)],
-            "extra": str(mine.extra),
+            "extra": content.extra(mine.extra),
         }
     return {
         "mine": mine.model_dump(mode="json", exclude={"pool", *SCAN_KEYS}),

@@ -137,6 +137,18 @@ def has_accepted(pool: Path) -> bool:
         return False  # the reader of pools says what is wrong
 
 
+def boxes_of_pool(pool: Path) -> int:
+    """How many boxes a pool in the run's folder has; 0 where there is none."""
+    return _boxes(pool).total() if is_file(pool) else 0
+
+
+def copy_pools(run: Path, target: Path) -> None:
+    """Copy a run's pools, and what `refresh_pools` needs, to try it elsewhere."""
+    for name in (*MINED, ORIGIN, JOURNAL):
+        if is_file(run / name):
+            write_bytes(target / name, (run / name).read_bytes())
+
+
 def _boxes(pool: Path) -> Counter[tuple[Any, ...]]:
     """Picture, box and class of each box; nothing where the file is not what mini writes."""
     try:

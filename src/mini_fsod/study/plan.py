@@ -177,9 +177,15 @@ def _planned(study: Study, asked: Iterable[tuple[Row, int | None, int, int]]) ->
         axes = [f"split{split}"] if split is not None else []
         name = "-".join([row.slug, *axes, f"{shots}shot", f"seed{seed}"])
         keys = static_keys(config, row.last)
-        cells.append(Cell(row.label, split, shots, seed, name, config.data.metric, keys))
+        cells.append(Cell(row.label, split, shots, seed, name, _scored(config), keys))
         configs[name] = config
     return StudyPlan(tuple(cells), configs)
+
+
+def _scored(config: Config) -> str:
+    """How the results of a run are scored: this changes no stage, but the figures."""
+    most = config.data.test_most
+    return config.data.metric + ("" if most is None else f" on {most} images")
 
 
 def _read(folder: Path) -> dict[str, Any] | None:

@@ -30,6 +30,10 @@ class _StateFile(Kind):
     total: Count | None
     seconds: Finite
     identity: str
+    start: Finite = 0.0
+    looked: Count = 0
+    share: Finite = 0.0
+    warm_up: Count | None = None
 
 
 def snapshot(

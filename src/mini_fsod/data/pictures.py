@@ -30,6 +30,9 @@ UNREAD = (
     *(".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2", ".pef", ".srw"),
 )
 
+# Pillow's warning starts at nine tenths of PICTURE_PIXELS
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+
 PLAIN = re.compile(r"[^/\\:\0]+")  # the name of a file without folders
 
 ORIENTATION = 0x0112  # EXIF tag: how viewers rotate the stored picture

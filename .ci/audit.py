@@ -40,28 +40,34 @@ def audit(packages: Iterable[tuple[str, str]], known: Known = known_to_pypi) -> 
     """Print what is known of the packages; the exit code."""
     packages, end = list(packages), monotonic() + SECONDS
     first, *others = packages
-    found = []
     try:
-        found.append(known(*first))  # one question, where nobody answers
-        with ThreadPoolExecutor(AT_A_TIME) as pool:
-
-            def ask(package: tuple[str, str]) -> list[dict[str, Any]]:
-                if monotonic() > end:
-                    raise TimeoutError(f"not done after {SECONDS:g} s")
-                return known(*package)
-
-            found += pool.map(ask, others)
+        found = [known(*first)]  # one question, where nobody answers
     except (OSError, ValueError, KeyError) as error:
         print(f"audit: left out, no advisories from PyPI here ({error})")
         return 0
+    unanswered = []
+
+    def ask(package: tuple[str, str]) -> list[dict[str, Any]]:
+        try:
+            if monotonic() > end:
+                raise TimeoutError(f"not done after {SECONDS:g} s")
+            return known(*package)
+        except (OSError, ValueError, KeyError):
+            unanswered.append(package[0])
+            return []
+
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        found += pool.map(ask, others)
     bad = False
     for (name, version), entries in zip(packages, found, strict=True):
         for entry in entries:
             fixed = ", ".join(entry.get("fixed_in") or ())
             print(f"audit: {name} {version}: {entry['id']}, fixed in {fixed or 'no version yet'}")
             bad = bad or bool(fixed)
+    if unanswered:
+        print(f"audit: no answer about {len(unanswered)}: {', '.join(sorted(unanswered)[:5])}")
     if not bad:
-        print(f"audit: {len(packages)} packages")
+        print(f"audit: {len(packages) - len(unanswered)} packages")
     return int(bad)
 
 

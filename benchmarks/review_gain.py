@@ -1,7 +1,7 @@
 """What a review brings: a simulated reviewer who knows the truth decides, and the run goes on.
 
     python benchmarks/review_gain.py RUN -o FOLDER [--orders page random] [--decisions 0 50 100 300]
-        [--oracle 78.8] [--as-shots] [--seed 0]
+        [--oracle 78.8] [--as-shots] [--no-training] [--seed 0]
 
 RUN has mined; its data has annotations of the new classes. Each cell, an order and a number of
 decisions, is a copy of RUN beside it, which shares all kept results up to `mine`, and is trained
@@ -14,7 +14,8 @@ single cells can be given to single commands.
 The reviewer accepts a box with an IoU of at least 0.7 with an object of its class, redraws it from
 0.3 on, gives a box on an object of another new class that class, and rejects the rest, boxes on
 objects that are accepted already among them. With --as-shots, accepted boxes are shots too, and
-everything from the few-shot detector on is computed again.
+everything from the few-shot detector on is computed again. With --no-training only the pool is
+measured, in seconds: precision, recall, and how many answers changed it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from typing import Any
 from mini_fsod import console
 from mini_fsod.config.load import resolve
 from mini_fsod.files import CONFIG_FILE
-from mini_fsod.mining.audit import GroundTruth
+from mini_fsod.mining.audit import SHOT, TRUE, GroundTruth, judge_candidates
+from mini_fsod.mining.candidates import Candidates
+from mini_fsod.mining.pool_io import POOL, read_pool
 from mini_fsod.review.correct import overlap
 from mini_fsod.review.decisions import JOURNAL, Place
 from mini_fsod.review.items import Item, Request
@@ -49,7 +52,8 @@ class Reviewer:
     def __init__(self, review: MinedReview) -> None:
         self._review = review
         self.did: Counter[str] = Counter()
-        truth = GroundTruth.of(review.data.mined, review.data.shots, review.labels)
+        self.changed = 0  # answers that changed the pool
+        truth = self.truth = GroundTruth.of(review.data.mined, review.data.shots, review.labels)
         boxes, first = truth.boxes, len(review.labels.base)
         self._objects: dict[str, list[Place]] = {}
         columns = (boxes.image.tolist(), boxes.label.tolist(), boxes.xywh.tolist())
@@ -65,6 +69,9 @@ class Reviewer:
         request, verdict = self._answer(number, item)
         self._review.decide([Request.model_validate(request)])
         self.did[verdict] += 1
+        self.changed += (
+            verdict in ("redrawn", "relabelled") or (verdict == "accepted") != item.mined
+        )
 
     def _answer(self, number: int, item: Item) -> tuple[dict[str, Any], str]:
         objects = [o for o in self._objects.get(item.place.picture, ()) if o not in self._taken]
@@ -97,9 +104,24 @@ def in_order(review: MinedReview, order: str, seed: int) -> Iterator[int]:
         yield from (item["id"] for item in items)
 
 
-def measure(run: Path, order: str, decisions: int, seed: int, as_shots: bool) -> dict[str, Any]:
+def figures_of_pool(run: Path, review: MinedReview, truth: GroundTruth) -> dict[str, float]:
+    """Precision and recall of the run's pool, in percent; boxes on the shots do not count."""
+    pool = read_pool(run / POOL, review.data.mined, review.labels)
+    found = Candidates(pool.image, pool.label, pool.xywh, pool.score, pool.score, None)
+    kind = judge_candidates(found, truth).kind
+    right, on_shots = int((kind == TRUE).sum()), int((kind == SHOT).sum())
+    return {
+        "boxes": len(pool),
+        "precision": round(100 * right / max(len(pool) - on_shots, 1), 1),
+        "recall": round(100 * right / max(len(truth.hidden), 1), 1),
+    }
+
+
+def measure(
+    run: Path, order: str, decisions: int, seed: int, as_shots: bool, training: bool
+) -> dict[str, Any]:
     """The figures of one cell."""
-    suffix = f"{order}-{decisions}{'-shots' if as_shots else ''}"
+    suffix = f"{order}-{decisions}-seed{seed}{'-shots' * as_shots}{'' if training else '-pool'}"
     copy = run.with_name(f"{run.name}-{suffix}")
     if copy.exists():
         shutil.rmtree(copy)
@@ -111,17 +133,24 @@ def measure(run: Path, order: str, decisions: int, seed: int, as_shots: bool) ->
             if number == decisions:
                 break
             reviewer.decide(item)
-    changes = [] if shots is None else [f"shots.file={shots}", "shots.official=null"]
-    config = resolve(str(copy / CONFIG_FILE), changes)
-    results = stages.run(config, copy, command=f"review_gain.py {suffix}")
-    trained = list(results["stages"].values())[-1]
-    return {
+    row: dict[str, Any] = {
         "order": order,
         "decisions": decisions,
         "as_shots": as_shots,
         "seed": seed,
         "said": dict(reviewer.did),
-        "pool": results["pool"],
+        "changed": reviewer.changed,
+        "pool": figures_of_pool(copy, review, reviewer.truth),
+    }
+    if not training:
+        shutil.rmtree(copy)
+        return row
+    changes = [] if shots is None else [f"shots.file={shots}", "shots.official=null"]
+    config = resolve(str(copy / CONFIG_FILE), changes)
+    results = stages.run(config, copy, command=f"review_gain.py {suffix}")
+    trained = list(results["stages"].values())[-1]
+    return row | {
+        "edits": results["pool"],
         "nAP50": trained["nAP50"],
         "bAP50": trained["bAP50"],
         "per_class": trained["per_class"],
@@ -132,18 +161,21 @@ def measure(run: Path, order: str, decisions: int, seed: int, as_shots: bool) ->
 
 
 def table(rows: list[dict[str, Any]], oracle: float | None) -> None:
-    nothing = next((r["nAP50"] for r in rows if not r["decisions"] and not r["as_shots"]), None)
+    plain = [r for r in rows if not r["decisions"] and not r["as_shots"]]
+    nothing = next((r["nAP50"] for r in plain if "nAP50" in r), None)
     content = console.columns(
-        "order", ">decisions", "said", ">nAP50", ">bAP50", ">share of the gap"
-    )
+        "order", ">decisions", "said", ">changed the pool", ">boxes", ">precision", ">recall",
+        ">nAP50", ">bAP50", ">share of the gap",
+    )  # fmt: skip
     for r in rows:
         share = "-"
-        if oracle is not None and nothing is not None and oracle > nothing:
+        if oracle is not None and nothing is not None and oracle > nothing and "nAP50" in r:
             share = f"{100 * (r['nAP50'] - nothing) / (oracle - nothing):.0f} %"
         said = ", ".join(f"{n} {what}" for what, n in r["said"].items()) or "-"
         name = r["order"] + (", as shots" if r["as_shots"] else "")
-        aps = (f"{r['nAP50']:.1f}", f"{r['bAP50']:.1f}")
-        content.add_row(name, str(r["decisions"]), said, *aps, share)
+        aps = [f"{r[key]:.1f}" if key in r else "-" for key in ("nAP50", "bAP50")]
+        pool = [str(value) for value in r["pool"].values()]
+        content.add_row(name, str(r["decisions"]), said, str(r["changed"]), *pool, *aps, share)
     console.table(content)
 
 
@@ -155,6 +187,7 @@ def main() -> None:
     parser.add_argument("--decisions", nargs="+", type=int, default=[0, 50, 100, 300], metavar="N")
     parser.add_argument("--oracle", type=float, help="nAP50 with all hidden boxes")
     parser.add_argument("--as-shots", action="store_true")
+    parser.add_argument("--no-training", action="store_true")
     parser.add_argument("--seed", type=int, default=0, help="of the random order")
     asked = parser.parse_args()
     path = asked.out / "review-gain.jsonl"
@@ -168,7 +201,8 @@ def main() -> None:
             keys = ("order", "decisions", "as_shots", "seed")
             if any(tuple(row[key] for key in keys) == cell for row in rows):
                 continue
-            row = measure(asked.run, order, decisions, asked.seed, asked.as_shots)
+            training = not asked.no_training
+            row = measure(asked.run, order, decisions, asked.seed, asked.as_shots, training)
             rows.append(row)
             with path.open("a") as file:
                 file.write(json.dumps(row) + "\n")

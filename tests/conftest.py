@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -37,6 +38,16 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     """
     monkeypatch.chdir(tmp_path_factory.getbasetemp())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def float32() -> Iterator[None]:
+    """Tests compute in float32 on every CPU, also on those with units for bfloat16; the fixtures of
+    a session too.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mini_fsod.device.BF16_UNITS", ())
+        yield
 
 
 @pytest.fixture

@@ -61,3 +61,17 @@ def test_audit_goes_on_without_advisories(
     assert ci.audit([("a", "1"), ("b", "2")], known) == 0
     assert asked == ["a"]
     assert capsys.readouterr().out == "audit: left out, no advisories from PyPI here (no network)\n"
+
+
+def test_audit_tells_of_packages_without_an_answer(
+    ci: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def known(name: str, version: str) -> list[dict[str, Any]]:
+        if name == "b":
+            raise OSError("404")
+        return [{"id": "X", "fixed_in": ["2"]}] if name == "c" else []
+
+    assert ci.audit([("a", "1"), ("b", "1"), ("c", "1")], known) == 1
+    said = capsys.readouterr().out
+    assert "no answer about 1: b" in said
+    assert "c 1: X, fixed in 2" in said

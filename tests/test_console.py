@@ -45,16 +45,20 @@ def captured(monkeypatch: pytest.MonkeyPatch, name: str) -> io.StringIO:
 
 def test_progress_without_a_terminal_prints_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """No line before `LINE_SECONDS` have passed, and no empty line."""
-    stream = captured(monkeypatch, "err")
+    stream, now = captured(monkeypatch, "err"), [0.0]
+    monkeypatch.setattr(console, "monotonic", lambda: now[0])
     with console.progress("scanning", 2000) as update:
         update(7)
         assert stream.getvalue() == ""
         monkeypatch.setattr(console, "LINE_SECONDS", -1)
+        now[0] += 75
         update(1500)
     with console.progress("decoding") as update:
         update(3)
         update(4, 5)
-    assert stream.getvalue() == "scanning: 1,500 of 2,000\ndecoding: 3\ndecoding: 4 of 5\n"
+    assert stream.getvalue() == (
+        "scanning: 1,500 of 2,000, 25 s left\ndecoding: 3\ndecoding: 4 of 5, 0 s left\n"
+    )
 
 
 def test_table_is_as_wide_as_its_content(monkeypatch: pytest.MonkeyPatch) -> None:

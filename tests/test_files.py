@@ -11,7 +11,17 @@ from pathlib import Path
 import pytest
 
 from mini_fsod.errors import UserError
-from mini_fsod.files import is_file, is_folder, lock, open_regular, real, write_bytes, write_json
+from mini_fsod.files import (
+    is_file,
+    is_folder,
+    lock,
+    open_regular,
+    part_of,
+    real,
+    remove_leftovers,
+    write_bytes,
+    write_json,
+)
 
 
 def test_write_json_has_one_line_per_record(tmp_path: Path) -> None:
@@ -137,3 +147,14 @@ def test_lock_reports_another_process(tmp_path: Path) -> None:
         process.wait()
         with lock(path) as locked:
             assert locked
+
+
+def test_remove_leftovers_deletes_only_what_a_killed_write_left(tmp_path: Path) -> None:
+    for name in (".a.json.part", "a.0123abcd.part", ".download.part", ".a.json.0123abcd.part"):
+        (tmp_path / name).touch()
+    part_of(tmp_path / "b.json").touch()
+    part_of(tmp_path / "c.json").mkdir()  # not ours
+    remove_leftovers(tmp_path.iterdir())
+    left = sorted(path.name for path in tmp_path.iterdir() if path.is_file())
+    assert left == [".a.json.part", ".download.part", "a.0123abcd.part"]
+    assert len([*tmp_path.iterdir()]) == 4

@@ -21,7 +21,7 @@ from torch import Tensor
 from mini_fsod.config.schema import TRAINED
 from mini_fsod.detector.model import Detector
 from mini_fsod.detector.settings import DetectorSettings
-from mini_fsod.detector.weights import PICKLES
+from mini_fsod.detector.weights import PICKLES, first_line, refuse_large, tensor_names
 from mini_fsod.errors import UserError
 from mini_fsod.files import CHECKPOINT_FILE, DETECTOR_FILE, is_file, is_folder, real, write_bytes
 from mini_fsod.labels import LabelMap
@@ -218,18 +218,18 @@ def _read(path: Path, tensors: bool = True) -> tuple[Header, dict[str, Tensor]]:
             f"{path}: this checkpoint does not exist.", "Give the path of a .safetensors file."
         )
     try:
+        refuse_large(path)
         with safe_open(path, framework="pt") as file:
             header = _header(path, file.metadata() or {})
-            names = file.keys() if tensors else []
+            names = tensor_names(file) if tensors else []
             return header, {name: file.get_tensor(name) for name in names}
     except SafetensorError as error:
         raise UserError(
             f"{path}: incomplete, or not a safetensors file ({error}).", COPY_AGAIN
         ) from None
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot be read ({error.strerror or error}).", "Check its permissions."
-        ) from None
+    except (OSError, ValueError) as error:
+        fix = COPY_AGAIN if isinstance(error, ValueError) else "Check its permissions."
+        raise UserError(f"{path}: cannot be read ({first_line(error)}).", fix) from None
 
 
 def _header(path: Path, metadata: Mapping[str, str]) -> Header:

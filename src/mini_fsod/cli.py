@@ -21,10 +21,12 @@ from mini_fsod import __version__
 from mini_fsod.commands import (  # noqa: F401 - each module registers its command
     check,
     checkpoint,
+    convert,
     data,
     demo,
     doctor,
     eval,
+    export,
     init,
     mine,
     predict,
@@ -42,7 +44,7 @@ from mini_fsod.errors import UserError, brief
 from mini_fsod.files import FREE_SPACE, is_full
 from mini_fsod.train.terminate import TERMINATED, sigterm_as_interrupt
 
-FAILED = 2  # exit code after an error that the user can fix
+FAILED = UserError.exit_code
 INTERRUPTED = 130  # exit code after Ctrl-C
 RESUMABLE = ("run", "study", "pretrain", "demo")  # commands that resume where they stopped
 
@@ -90,10 +92,11 @@ def main() -> None:
         from mini_fsod import console
 
         console.error(error)
-        sys.exit(FAILED)
+        sys.exit(error.exit_code)
     except OSError as error:
         # errors that no command expects: standard output on a full disk, a folder that disappears
-        print(f"Error {brief(str(error))}.{f' {FREE_SPACE}' * is_full(error)}", file=sys.stderr)
+        named = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        print(f"Error {brief(named)}.{f' {FREE_SPACE}' * is_full(error)}", file=sys.stderr)
         sys.exit(FAILED)
     except (KeyboardInterrupt, SystemExit) as stop:
         # Typer turns KeyboardInterrupt into SystemExit

@@ -92,7 +92,7 @@ def count(n: int, word: str) -> str:
 
 @contextmanager
 def progress(title: str, total: int = 0) -> Iterator[Callable[..., None]]:
-    """A progress bar on standard error; yields a function `update(done, total=total)`.
+    """A progress bar on standard error with the time left; yields `update(done, total=total)`.
 
     Without a terminal it prints a line every 30 seconds instead.
     """
@@ -107,13 +107,17 @@ def progress(title: str, total: int = 0) -> Iterator[Callable[..., None]]:
 
 
 def _progress_lines(title: str, total: int) -> Callable[..., None]:
-    last_line = monotonic()
+    started = last_line = monotonic()
 
     def update(done: int, total: int = total) -> None:
         nonlocal last_line
-        if monotonic() - last_line > LINE_SECONDS:
-            last_line = monotonic()
-            note(f"{title}: {done:,}" + (f" of {total:,}" if total else ""))
+        now = monotonic()
+        if now - last_line > LINE_SECONDS:
+            last_line = now
+            left = ""
+            if total and done:
+                left = f", {duration((total - done) * (now - started) / done)} left"
+            note(f"{title}: {done:,}" + (f" of {total:,}" if total else "") + left)
 
     return update
 

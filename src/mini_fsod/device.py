@@ -14,8 +14,18 @@ from mini_fsod.errors import UserError
 
 # Linux: what a process uses, and where it sets the peak back (proc(5))
 STATUS, CLEAR_REFS, RESET_PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs"), "5"
+# what a CPU must have for bfloat16 to be faster than float32, as PyTorch names it
+BF16_UNITS = ("avx512_bf16", "amx_bf16")
 
 FIX = "Use auto, cpu, cuda or cuda:N."
+
+
+def fast_bf16(device: torch.device) -> bool:
+    """Whether the device has units for bfloat16: every CUDA GPU we support, and newer CPUs."""
+    if device.type == "cuda":
+        return True
+    units = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return any(units.get(name, False) for name in BF16_UNITS)
 
 
 def torch_device(name: str) -> torch.device:

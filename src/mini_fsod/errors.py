@@ -1,4 +1,4 @@
-"""Errors the user can fix: shown as one message with exit code 2, never as a traceback."""
+"""Errors the user can fix: shown as one message with an exit code, never as a traceback."""
 
 from __future__ import annotations
 
@@ -15,10 +15,21 @@ from mini_fsod.limits import MESSAGE, QUOTED
 class UserError(Exception):
     """Wrong input or wrong use. `fix` says what to do about it."""
 
+    exit_code = 2
+
     def __init__(self, what: str, fix: str = "") -> None:
         self.what = brief(what)
         self.fix = brief(fix)
         super().__init__(self.what)
+
+
+class HopelessError(UserError):
+    """A stage left nothing for later ones to build on: to go on would be wasted time.
+
+    What was computed is kept; `--anyway` goes on.
+    """
+
+    exit_code = 3
 
 
 @dataclass(frozen=True, slots=True)

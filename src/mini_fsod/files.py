@@ -7,8 +7,9 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from io import BufferedReader, BytesIO
@@ -25,6 +26,8 @@ CONFIG_FILE = "config.yaml"  # in the folder of a run
 CHECKPOINT_FILE = "checkpoint.safetensors"  # in the folder of a stage
 DETECTOR_FILE = "detector.safetensors"  # in the folder of a run: that of its last trained stage
 FREE_SPACE = "Free some space and repeat the command: it resumes where it stopped."
+
+PART = re.compile(r"\..+\.[0-9a-f]{8}\.part", re.DOTALL)
 
 _locked: set[Path] = set()  # by this process
 
@@ -96,11 +99,23 @@ def unwritten(path: Path, error: OSError | ValueError) -> UserError:
     )
 
 
+def part_of(path: Path) -> Path:
+    """A name beside `path` for what is not complete yet."""
+    return path.with_name(f".{path.name}.{token_hex(4)}.part")
+
+
+def remove_leftovers(parts: Iterable[Path]) -> None:
+    """Delete those of the paths that `part_of` has named: a process that was killed left them."""
+    for path in parts:
+        if PART.fullmatch(path.name) and not is_folder(path):
+            path.unlink(missing_ok=True)
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write beside `path`, then rename: a killed process leaves the old file or none."""
     if mode(path) and not is_file(path):
         raise unwritten(path, OSError(errno.EEXIST, "it exists and is not a regular file"))
-    part = path.with_name(f".{path.name}.{token_hex(4)}.part")
+    part = part_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         target = part.open("xb")  # readable by whom the umask lets

@@ -7,6 +7,7 @@ there, and of which types. Further keys are allowed.
 from __future__ import annotations
 
 import json
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -62,7 +63,8 @@ def check_kind(value: Any, kind: Any, as_json: bool = False) -> Any:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{where}: {first['msg']}"[:QUOTED]) from None
+        what = re.sub(r" or instance of \w+", "", first["msg"])
+        raise ValueError(f"{where}: {what}".removeprefix(": ")[:QUOTED]) from None
     return value
 
 

@@ -25,8 +25,11 @@ class FakeStages:
         first: str | None = None,
         last: str | None = None,
         command: str = "",
+        anyway: bool = False,
     ) -> dict[str, Any]:
-        call = SimpleNamespace(config=config, out=out, first=first, last=last, command=command)
+        call = SimpleNamespace(
+            config=config, out=out, first=first, last=last, command=command, anyway=anyway
+        )
         self.calls.append(call)
         return self.results
 

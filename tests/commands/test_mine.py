@@ -159,7 +159,7 @@ def test_mine_again_makes_another_pool_and_keeps_the_earlier_results(
     from mini_fsod.runs import stages
 
     out = tmp_path / "run"
-    stages.run(config, out, last="online")
+    stages.run(config, out, last="online", anyway=True)
     pool, trained = out / "pool.json", out / "online" / "checkpoint.safetensors"
     first_pool, first_trained = pool.read_bytes(), trained.read_bytes()
     written = trained.stat().st_mtime_ns
@@ -176,12 +176,12 @@ def test_mine_again_makes_another_pool_and_keeps_the_earlier_results(
     changed = config.mine.model_copy(update={"threshold": 0.4})
     assert resolve(out / "config.yaml") == config.model_copy(update={"mine": changed})
 
-    stages.run(resolve(out / "config.yaml"), out, last="online")
+    stages.run(resolve(out / "config.yaml"), out, last="online", anyway=True)
     assert trained.read_bytes() != first_trained
     code, _, err = mini("mine", out, "--set", "mine.threshold=0.7")
     assert code == 0, err
     assert pool.read_bytes() == first_pool
-    stages.run(resolve(out / "config.yaml"), out, last="online")
+    stages.run(resolve(out / "config.yaml"), out, last="online", anyway=True)
     assert trained.read_bytes() == first_trained
     assert trained.stat().st_mtime_ns == written  # found again, not trained again
 
@@ -199,7 +199,7 @@ def test_mine_refuses_missing_files_before_anything_changes(
     from mini_fsod.runs import stages
 
     out = tmp_path / "run"
-    stages.run(config, out, last="mine")
+    stages.run(config, out, last="mine", anyway=True)
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     code, _, err = mini("mine", out, "--set", text)
     assert code == 2

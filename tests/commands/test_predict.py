@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from helpers.tiny_detector import LABELS, SIZES, files, tiny_detector, write_photos
 from mini_fsod import checkpoint, console, draw
-from mini_fsod.commands.predict import detections_table, to_json
+from mini_fsod.commands.predict import detections_table
 from mini_fsod.draw import BASE_COLOUR, NOVEL_COLOUR
 from mini_fsod.files import CHECKPOINT_FILE
-from mini_fsod.predict import Prediction, predict
+from mini_fsod.predict.prediction import Prediction
+from mini_fsod.predict.torch_model import TorchModel
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,8 @@ def test_predict_prints_every_detection_as_json(saved: Path, photos: Path, mini:
     assert code == 0, err
     assert f"detector: {saved / CHECKPOINT_FILE}" in err
     records = json.loads(out)
-    expected = list(predict(tiny_detector(), LABELS, files(photos), torch.device("cpu")))
+    model = TorchModel(tiny_detector(), LABELS, saved, "cpu")
+    expected = list(model.predict_files(files(photos)))
     assert [r["file"] for r in records] == [str(path) for path in files(photos)]
     assert [(r["width"], r["height"]) for r in records] == list(SIZES.values())
     for record, found in zip(records, expected, strict=True):
@@ -81,14 +82,6 @@ def test_detections_table_counts_by_class(capsys: pytest.CaptureFixture[str]) ->
         "b.jpg|none|-",
         "all|1 bird, 1 car",
     ]
-
-
-def test_to_json_gives_coco_boxes() -> None:
-    assert to_json(prediction())["detections"][0] == {
-        "category": "bird",
-        "bbox": [10.0, 20.0, 60.0, 50.0],
-        "score": 0.91,
-    }
 
 
 def test_predict_reports_unreadable_images_and_processes_the_rest(
@@ -133,7 +126,8 @@ def test_predict_draws_detections_above_the_score(
         return draw.draw_boxes(image, boxes, texts, colours)
 
     monkeypatch.setattr(
-        "mini_fsod.predict.predict", lambda *_: iter([prediction(tmp_path / "white.png")])
+        "mini_fsod.predict.model.Model.predict_files",
+        lambda *_: iter([prediction(tmp_path / "white.png")]),
     )
     monkeypatch.setattr("mini_fsod.commands.drawings.draw_boxes", draw_boxes)
     out = tmp_path / "out"
@@ -196,3 +190,78 @@ def test_predict_notes_a_score_below_the_detectors_threshold(
 ) -> None:
     _, _, err = mini("predict", saved, photos / "a.png", "--score", 0.01, "--device", "cpu")
     assert "the detector drops detections with a score below 0.05" in err
+
+
+def test_predict_writes_coco_that_pycocotools_reads(
+    saved: Path, photos: Path, tmp_path: Path, mini: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pycocotools.coco import COCO
+
+    (photos / "deep").mkdir()
+    (photos / "deep" / "f.png").write_bytes((photos / "a.png").read_bytes())
+    target = tmp_path / "found.json"
+    code, _, err = mini("predict", saved, photos, "--coco", target, "--device", "cpu")
+    assert code == 0, err
+    read = COCO(str(target))
+    capsys.readouterr()
+    content = json.loads(target.read_text())
+    assert len(read.anns) == len(content["annotations"]) > 20  # so ids are unique
+    assert len(read.imgs) == len(SIZES) + 1
+    names = {i["file_name"]: i["id"] for i in content["images"]}
+    assert set(names) == {*(f"{stem}.png" for stem in SIZES), "deep/f.png"}
+    found = TorchModel(tiny_detector(), LABELS, saved, "cpu").predict(photos / "a.png", score=0)
+    for name in ("a.png", "deep/f.png"):
+        records = read.loadAnns(read.getAnnIds(imgIds=names[name]))
+        assert [r["score"] for r in records] == pytest.approx(found.scores.tolist(), abs=1e-6)
+        assert [read.cats[r["category_id"]]["name"] for r in records] == list(found.names)
+        np.testing.assert_allclose([r["bbox"] for r in records], found.xywh, atol=0.0006)
+
+
+def test_predict_writes_csv_above_the_score(
+    saved: Path, photos: Path, tmp_path: Path, mini: Any
+) -> None:
+    import csv
+
+    target = tmp_path / "found.csv"
+    words = ["--csv", target, "--score", "0.4", "--device", "cpu"]
+    code, _, err = mini("predict", saved, photos / "a.png", *words)
+    assert code == 0, err
+    rows = list(csv.DictReader(target.read_text().splitlines()))
+    model = TorchModel(tiny_detector(), LABELS, saved, "cpu")
+    found = model.predict(photos / "a.png", score=0.4)
+    assert [row["category"] for row in rows] == list(found.names)
+    assert [float(row["width"]) for row in rows] == pytest.approx(found.xywh[:, 2], abs=6e-4)
+    assert {row["file"] for row in rows} == {"a.png"}
+
+
+def test_predict_writes_an_overview(saved: Path, photos: Path, tmp_path: Path, mini: Any) -> None:
+    target = tmp_path / "sheet.png"
+    words = ["--sheet", target, "--score", "0.4", "--device", "cpu"]
+    code, _, err = mini("predict", saved, photos, *words)
+    assert code == 0, err
+    with Image.open(target) as sheet:
+        assert sheet.width > 1500  # five cells of 320 pixels
+        pixels = np.asarray(sheet)
+    assert (pixels == NOVEL_COLOUR).all(-1).any()
+    assert (pixels == BASE_COLOUR).all(-1).any()
+
+
+@pytest.mark.parametrize("option", ["--coco", "--csv", "--sheet"])
+def test_predict_refuses_other_names_of_its_files(
+    saved: Path, photos: Path, tmp_path: Path, mini: Any, option: str
+) -> None:
+    code, _, err = mini("predict", saved, photos, option, tmp_path / "found.txt")
+    assert code == 2
+    assert f"{option} " in err
+    assert not (tmp_path / "found.txt").exists()
+
+
+def test_predict_of_a_video_says_that_opencv_is_missing(
+    saved: Path, tmp_path: Path, mini: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "cv2", None)
+    (tmp_path / "clip.MP4").write_bytes(b"ftyp")
+    code, out, err = mini("predict", saved, tmp_path / "clip.MP4", "--device", "cpu")
+    assert (code, out) == (2, "")
+    assert "Videos need OpenCV, which is not installed." in err
+    assert "pip install opencv-python-headless" in err

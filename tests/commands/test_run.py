@@ -43,6 +43,14 @@ def test_run_short_forms_set_keys(mini, stages) -> None:
     assert stages.calls[0].config == resolve("voc-320", keys)
 
 
+def test_run_asks_for_the_novel_classes_alone(mini, stages) -> None:
+    code, _, err = mini("run", "voc-320", "--only-novel")
+    assert code == 0, err
+    assert mini("run", "voc-320", "--set", "only_novel=true")[0] == 0
+    assert mini("run", "voc-320")[0] == 0
+    assert [call.config.only_novel for call in stages.calls] == [True, True, False]
+
+
 def test_run_names_the_folder_after_the_file(mini, stages, tmp_path: Path) -> None:
     (tmp_path / "birds.yaml").write_text("preset: photos")
     assert mini("run", tmp_path / "birds.yaml")[0] == 0
@@ -70,6 +78,11 @@ def test_run_prefers_a_preset_to_a_folder_of_its_name(
     preset, folder = stages.calls
     assert (preset.config, preset.out) == (resolve("demo"), Path("runs/demo"))
     assert (folder.config, folder.out) == (resolve("voc-320"), Path("demo"))
+
+
+def test_run_anyway(mini, stages) -> None:
+    assert mini("run", "demo")[0] == mini("run", "demo", "--anyway")[0] == 0
+    assert [call.anyway for call in stages.calls] == [False, True]
 
 
 # What it prints
@@ -103,6 +116,49 @@ def test_run_prints_a_row_per_stage(mini, stages) -> None:
     ]
     assert "results: my run/results.json" in err
     assert "mini predict 'my run' IMAGES" in err
+
+
+def test_run_dry_run_says_what_is_kept_and_what_the_rest_costs(mini, tmp_path: Path) -> None:
+    data = shapes.write_data(tmp_path / "data")
+    words = tiny_run.words(data, tmp_path / "run", "--to", "online", **SHORT, shots__k=2)
+    words = [word for word in words if word != "--anyway"]
+    assert mini(*words, "--to", "base")[0] == 0
+    before = tiny_run.stamps(tmp_path / "run")
+    code, out, err = mini(*words, "--dry-run")
+    assert code == 0, err
+    rows = [line.split() for line in out.splitlines()]
+    assert rows[0] == ["stage", "iterations", "img/s", "scoring", "time", "memory"]
+    assert [row[0] for row in rows[1:]] == ["base", "transfer", "scan", "mine", "online", "all"]
+    assert rows[1][:3] == ["base", "kept", "in"]
+    assert rows[2][:4] == ["transfer", "to", "do", "2"]
+    assert rows[-1][-1] == "MiB"
+    assert "measuring the speed" in err
+    code, out, err = mini(*words, "--to", "base", "--dry-run")
+    assert "base kept in" in " ".join(out.split())
+    assert "measuring" not in err
+    assert tiny_run.stamps(tmp_path / "run") == before
+
+
+def test_run_dry_run_warns_of_a_training_that_teaches_little(mini, tmp_path: Path) -> None:
+    data = shapes.write_data(tmp_path / "data")
+    words = tiny_run.words(data, tmp_path / "run", "--to", "base", "--dry-run", **SHORT)
+    code, _, err = mini(*words)
+    assert code == 0, err
+    assert "base: 2 iterations show each picture" in err
+    assert "Raise base.minutes or base.iterations" in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_run_that_leaves_nothing_to_build_on_has_an_exit_code_of_its_own(
+    mini, tmp_path: Path
+) -> None:
+    data = shapes.write_data(tmp_path / "data")
+    words = tiny_run.words(data, tmp_path / "run", **SHORT)
+    words.remove("--anyway")
+    code, _, err = mini(*words)
+    assert code == 3
+    assert "The base detector has learnt next to nothing: bAP50" in err
+    assert "What to do: Train longer: raise base.iterations (it was 2)" in " ".join(err.split())
 
 
 def test_run_ends_well_where_the_report_cannot_be_written(mini, stages, tmp_path: Path) -> None:

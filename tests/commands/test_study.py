@@ -110,7 +110,8 @@ def test_study_dry_run_prints_estimates_only(tmp_path: Path, runs: Runs, mini: M
     out = tmp_path / "out"
     sets = ("--set", "device=cuda", "--set", "base.minutes=2")
     words = ("study", "tfa", *sets, "-o", out)
-    _, text, _ = mini(*words, "--shots", "1,10", "--dry-run")
+    _, text, said = mini(*words, "--shots", "1,10", "--dry-run")
+    assert "set data.root for estimates" in said
     one, ten, total = [line.split() for line in text.splitlines()[1:]]
     assert one == "tfa-split1-1shot-seed0 base, transfer 2:08 min rough".split()
     assert ten == "tfa-split1-10shot-seed0 transfer 1:20 min rough".split()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_fsod.config.load import KEYS, resolve
+from mini_fsod.config.load import KEYS, for_folder, resolve
 from mini_fsod.config.presets import PRESETS
 from mini_fsod.config.schema import TRAINED
 from mini_fsod.demo import NOVEL
@@ -15,13 +15,16 @@ from mini_fsod.runs.identity import static_keys
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_preset_is_valid_and_equal_when_read_back(tmp_path: Path, name: str) -> None:
+def test_preset_is_valid_and_equal_when_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
     config = resolve(name)
     assert set(PRESETS[name].keys) <= set(KEYS)
-    path = tmp_path / "config.yaml"
-    path.write_text(config.to_yaml(), encoding="utf-8")
+    path = Path("config.yaml")
+    path.write_text(for_folder(config, path.parent).to_yaml(), encoding="utf-8")
     assert resolve(path) == config
-    lacking = ["data.novel=bolt"] if name == "photos" else []
+    lacking = ["data.novel=bolt"] if name.startswith("photos") else []
     resolve(name, ["data.root=somewhere", *lacking]).ready()
 
 
@@ -95,6 +98,23 @@ def test_photos_is_voc_320_plus_for_your_own_pictures() -> None:
     assert photos.mine == plus.mine
     assert photos.discriminator.short == photos.views.test
     assert (photos.base.minutes, photos.online.minutes) == (20, 15)
+
+
+def test_photos_cpu_is_photos_with_less_to_compute() -> None:
+    light, photos = resolve("photos-cpu"), resolve("photos")
+    assert light.detector.rpn_post_nms < photos.detector.rpn_post_nms
+    assert max(light.views.short) < min(photos.views.short)
+    assert light.discriminator.short == light.views.test
+    assert light.online.minutes < photos.online.minutes
+    for section in ("data", "shots", "mine", "tune"):
+        assert getattr(light, section) == getattr(photos, section)
+    # nothing that a finished base detector would have to be trained for
+    for key in ("backbone", "norm", "anchors", "fpn_channels", "head_width"):
+        assert getattr(light.detector, key) == getattr(photos.detector, key)
+
+
+def test_demo_computes_in_float32_on_every_cpu() -> None:
+    assert all(getattr(resolve("demo"), stage).bf16 is False for stage in TRAINED)
 
 
 def test_demo_fits_its_data() -> None:

@@ -46,10 +46,11 @@ def test_key_reference_describes_types_and_presets() -> None:
     assert rows["train.bf16"].values == "auto, true or false"
     assert rows["detector.frozen_stages"].values == "whole number ≥ 0 and ≤ 5 or null"
     assert rows["views.short"].values == "list of whole number ≥ 1"
-    assert rows["online.mingle.keep_pool"].presets == ("voc-320-plus", "photos")
+    assert rows["online.mingle.keep_pool"].presets == ("voc-320-plus", "photos", "photos-cpu")
     assert rows["train.clip"].presets == (
         "voc-320-plus (`online.clip`)",
         "photos (`online.clip`)",
+        "photos-cpu (`online.clip`)",
         "demo (`base.clip`, `online.clip`)",
     )
     assert (rows["train.warm_up"].default, rows["tune.warm_up"].default) == ("100", "0")

@@ -123,7 +123,7 @@ def test_to_yaml_is_read_back_whatever_the_text(
 ) -> None:
     config = Config.model_validate(
         {
-            "data": {"novel": novel, "root": root},
+            "data": {"novel": novel, "root": f"/{root}"},
             "views": {"zoom": zoom},
             "base": {"rate": rate, "bf16": bf16},
         }

@@ -29,6 +29,7 @@ def named(folder: Path, name: str) -> Dataset:
         ("sub/one.png", "deep/sub/one.png"),
         ("3f2a9c01-a.png", "a.png"),
         ("nowhere.png", "nowhere.png"),
+        pytest.param("x/" * 200_000 + "sub/one.png", "deep/sub/one.png", id="200,000 folders"),
     ],
 )
 def test_pictures_are_found_by_their_names(tmp_path: Path, name: str, found: str) -> None:

@@ -68,6 +68,23 @@ def test_read_takes_the_file_of_an_export(tmp_path: Path, name: str, file: str) 
     assert all(data.path(i).is_file() for i in range(len(data)))
 
 
+def test_read_finds_uploaded_pictures_of_yolo_by_their_own_names(tmp_path: Path) -> None:
+    exports.write_label_studio_yolo(tmp_path / "data", pictures=False)
+    for label in (tmp_path / "data" / "labels").iterdir():
+        label.rename(label.with_name(f"0a1b2c3d-{label.name}"))
+    tiny.write_pictures(tmp_path / "photos")
+    assert tiny.boxes_of(read(tmp_path / "data", root=tmp_path / "photos")) == tiny.EXPECTED
+
+
+@pytest.mark.parametrize("write", [exports.write_darknet, exports.write_label_studio_yolo])
+def test_read_says_how_to_name_the_pictures_of_yolo(tmp_path: Path, write) -> None:
+    write(tmp_path / "data", pictures=False)
+    (problem,) = read_with_problems(tmp_path / "data")[1]
+    assert problem.kind == "picture-missing"
+    assert problem.what == "3 label files like it, but no pictures"
+    assert "--root" in problem.fix
+
+
 def test_read_says_which_label_files_of_yolo_have_no_picture(tmp_path: Path) -> None:
     exports.write_darknet(tmp_path / "data", pictures=False)
     tiny.write_pictures(tmp_path / "photos")

@@ -11,12 +11,12 @@ from PIL import Image
 from helpers import tiny
 from mini_fsod.commands.drawings import refuse_overwriting
 from mini_fsod.data.check import picture_problems
-from mini_fsod.data.pictures import PictureError, picture_size
+from mini_fsod.data.pictures import PictureError, picture_size, stays_inside
 from mini_fsod.data.read import read, read_with_problems
 from mini_fsod.errors import UserError
-from mini_fsod.limits import PICTURE_BYTES
+from mini_fsod.limits import PICTURE_BYTES, PICTURE_SIDE
 from mini_fsod.loader.decode import decode
-from mini_fsod.predict import Picture
+from mini_fsod.predict.pictures import Picture
 
 HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(100)
 
@@ -142,3 +142,41 @@ def test_open_picture_refuses_huge_files(tmp_path: Path) -> None:
     with pytest.raises(PictureError, match="larger than 1,024 MB") as caught:
         picture_size(path)
     assert caught.value.kind == "picture-too-large"
+
+
+def test_open_picture_refuses_a_side_whose_resizing_takes_gigabytes(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    Image.new("1", (PICTURE_SIDE + 1, 2)).save(path)
+    with pytest.raises(PictureError, match="a side is longer than 250,000 pixels") as caught:
+        picture_size(path)
+    assert caught.value.kind == "picture-too-large"
+
+
+@pytest.mark.parametrize("name", ["a.png", ".", "a..b", "...", "x/a.png", "x/../a.png", "x\\a.png"])
+def test_stays_inside_takes_names_below_the_folder(name: str) -> None:
+    assert stays_inside(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "..",
+        "../a.png",
+        "x/../../a.png",
+        "/a.png",
+        "\\a",
+        "C:a.png",
+        "x\\..\\..\\a",
+        "a\0",
+        "\0",
+    ],
+)
+def test_stays_inside_refuses_names_outside(name: str) -> None:
+    assert not stays_inside(name)
+
+
+def test_stays_inside_may_climb_to_the_root_of_the_data() -> None:
+    assert stays_inside("..", up=1)
+    assert stays_inside("../a.png", up=1)
+    assert not stays_inside("../../a.png", up=1)

@@ -103,7 +103,7 @@ def test_read_yolo_refuses_a_huge_list_of_pictures(tmp_path: Path) -> None:
     (home / "data.yaml").write_text("train: list.txt\nnames: [a, b, c]\n")
     sparse(home / "list.txt", LIST_BYTES + 1)
     (problem,) = problems_of(home)
-    assert "larger than 128 MB" in problem.what
+    assert "larger than 64 MB" in problem.what
 
 
 @pytest.mark.parametrize("name", ["Annotations/a.xml", "ImageSets/Main/test.txt"])

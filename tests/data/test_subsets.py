@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,16 @@ from mini_fsod.data.read import read
 from mini_fsod.data.subsets import (
     arranged,
     base_set,
+    boxes_by_class,
     default_training_set,
     hidden_boxes,
+    is_of,
     is_target,
+    spread,
     training_part,
 )
-from mini_fsod.data.subsets import testing_part as part_to_score  # not a test
+from mini_fsod.data.subsets import test_sample as sample_of  # not a test
+from mini_fsod.data.subsets import testing_part as part_to_score
 from mini_fsod.labels import LabelMap, split_by_novel
 
 
@@ -67,6 +72,23 @@ def test_base_set_drops_novel_boxes_and_images_without_base_boxes(tmp_path: Path
     assert tiny.boxes_of(base) == {box for box in tiny.EXPECTED if box[1] != "bird"}
     assert base.ids == (10, 12)
     assert hidden_boxes(data, labels) == {"bird": (2, 1)}
+
+
+def test_boxes_by_class_has_each_class_and_its_boxes_in_order() -> None:
+    data = replace(
+        sets_of(train=(5, 5)),
+        classes=("b", "none", "a", "b"),
+        category_ids=(1, 2, 3, 4),
+        boxes=Boxes.of(range(5), [[1, 1, 5, 5]] * 5, [3, 2, 0, 2, 0]),
+    )
+    found = boxes_by_class(data)
+    assert {name: rows.tolist() for name, rows in found.items()} == {
+        "b": [0, 2, 4], "none": [], "a": [1, 3],
+    }  # fmt: skip
+    for name, rows in found.items():
+        assert rows.tolist() == np.flatnonzero(is_of(data, (name,))).tolist()
+    nothing = replace(data, classes=(), category_ids=(), boxes=NO_BOXES)
+    assert boxes_by_class(nothing) == {}
 
 
 def test_arranged_orders_classes_by_the_label_map(tmp_path: Path) -> None:
@@ -156,3 +178,53 @@ def test_is_target_excludes_boxes_outside_the_picture(tmp_path: Path) -> None:
     found = read(path)
     assert found.sizes[0].tolist() == [64, 64]
     assert is_target(found).tolist() == [False] * 4 + [True] * 2
+
+
+# Samples
+
+
+def many(images: int, rare: list[int]) -> Dataset:
+    """Images with a box of class a each; those of `rare` also have one of class b."""
+    boxes = Boxes.of(
+        [*range(images), *rare],
+        [[1, 1, 5, 5]] * (images + len(rare)),
+        [0] * images + [1] * len(rare),
+    )
+    data = sets_of(test=(images, 0))
+    return replace(data, classes=("a", "b", "c"), category_ids=(1, 2, 3), boxes=boxes)
+
+
+def test_test_sample_is_fixed_and_has_rare_classes() -> None:
+    data = many(200, rare=[7, 90])
+    chosen = sample_of(data, 20)
+    assert len(chosen) == 20
+    assert {7, 90} <= {*chosen.tolist()}
+    assert np.array_equal(chosen, np.unique(chosen))
+    assert np.array_equal(chosen, sample_of(data, 20))
+    spread_out = np.histogram(chosen, bins=4, range=(0, 200))[0]
+    assert (spread_out > 0).all()  # not the first ones
+    assert {*sample_of(data, 10).tolist()} & {7, 90}
+
+
+def test_test_sample_knows_an_image_by_its_name() -> None:
+    data = many(50, rare=[7])
+    order = np.random.default_rng(0).permutation(50)
+    names = {data.files[i] for i in sample_of(data, 9)}
+    shuffled = data.select(order)
+    assert {shuffled.files[i] for i in sample_of(shuffled, 9)} == names
+
+
+@pytest.mark.parametrize(("most", "images"), [(None, 30), (30, 30), (99, 30), (1, 1), (2, 2)])
+def test_test_sample_has_at_most_so_many(most: int | None, images: int) -> None:
+    assert len(sample_of(many(30, rare=[3]), most)) == images
+
+
+def test_test_sample_without_boxes_is_drawn_from_all() -> None:
+    assert len(sample_of(sets_of(test=(30, 0)), 4)) == 4
+
+
+def test_spread_prefers_images_with_boxes() -> None:
+    data = sets_of(train=(40, 0), val=(10, 10))
+    assert spread(data, 3).files == ("40.png", "44.png", "49.png")
+    assert spread(sets_of(train=(40, 0)), 2).files == ("0.png", "39.png")
+    assert len(spread(data, 100)) == 10

@@ -34,9 +34,10 @@ def shake(model: Any, logits: float) -> None:
 
 @pytest.fixture
 def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NMS without waits for the device, which the CPU otherwise uses in compiled steps only."""
+    """No waits for the device: what the CPU otherwise does in compiled steps only."""
     monkeypatch.setattr("mini_fsod.detector.nms.nms", by_matrix)
     monkeypatch.setattr("mini_fsod.detector.postprocess.nms", by_matrix)
+    monkeypatch.setattr("mini_fsod.detector.model.eager_on_cpu", lambda _: False)
 
 
 @pytest.fixture(scope="session")

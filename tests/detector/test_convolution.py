@@ -40,3 +40,34 @@ def test_folded_conv_has_the_gradients_of_convolution_and_norm() -> None:
     found.square().sum().backward()
     torch.testing.assert_close(folded.weight.grad, conv.weight.grad)
     assert [name for name, _ in folded.named_parameters()] == ["weight"]
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_conv_add_relu_has_the_gradients_of_an_upsampled_sum(layout: torch.memory_format) -> None:
+    torch.manual_seed(0)
+    conv = nn.Conv2d(3, 4, 3, padding=1)
+    x = torch.randn(2, 3, 4, 6).to(memory_format=layout)
+    coarse = torch.randn(2, 4, 2, 3).to(memory_format=layout)
+    results = []
+    for ours in (True, False):
+        conv.zero_grad()
+        inputs = [t.detach().requires_grad_() for t in (x, coarse)]
+        if ours:
+            out = conv_add_relu(conv, *inputs, relu=True)
+        else:
+            out = (conv(inputs[0]) + F.interpolate(inputs[1], scale_factor=2.0)).relu()
+        (out * torch.arange(out.numel()).view_as(out)).sum().backward()
+        results.append((*(t.grad for t in inputs), conv.weight.grad, conv.bias.grad))
+    for found, wanted in zip(*results, strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_folded_conv_changes_neither_its_input_nor_the_residual() -> None:
+    torch.manual_seed(0)
+    folded = FoldedConv(nn.Conv2d(4, 4, 1, bias=False), FrozenBatchNorm2d(4))
+    x, residual = torch.randn(1, 4, 2, 2), torch.randn(1, 4, 2, 2)
+    before = x.clone(), residual.clone()
+    with torch.no_grad():
+        folded(x, residual, relu=True)
+    assert torch.equal(x, before[0])
+    assert torch.equal(residual, before[1])

@@ -26,10 +26,15 @@ def targets(**weights: Tensor) -> Targets:
     )
 
 
-def rpn_case(valid: list[list[bool]], **weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Three anchors; the first of image 0 is positive, moved by one width: delta 1, 0, 0, 0."""
+def rpn_case(
+    valid: list[list[bool]], logit: float = 0.0, **weights: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Three anchors; the first of image 0 is positive, moved by one width: delta 1, 0, 0, 0.
+
+    `logit` is that of the second anchor of image 0; the others are 0.
+    """
     anchors = torch.tensor([[-10.0, 0.0, 0.0, 10.0], [50.0, 0.0, 60.0, 10.0], [0.0, 0.0, 9.0, 9.0]])
-    logits = torch.zeros(2, 3, requires_grad=True)
+    logits = torch.tensor([[0, logit, 0], [0.0] * 3], requires_grad=True)
     deltas = torch.zeros(2, 3, 4, requires_grad=True)
     positive = torch.tensor([[True, False, False], [False] * 3])
     matches = Matches(torch.zeros(2, 3).long(), positive.float(), positive, ~positive)
@@ -48,6 +53,13 @@ def test_rpn_losses_are_means_over_valid_samples() -> None:
     assert deltas.grad is not None
     assert deltas.grad[0, 0].tolist() == pytest.approx([-1 / 3, 0, 0, 0])
     assert not deltas.grad[1].any()
+
+
+def test_rpn_losses_leave_out_what_is_not_sampled() -> None:
+    sampled, *_ = rpn_case([[True, True, False], [False] * 3], logit=2.0)
+    assert sampled.item() == pytest.approx((math.log(2) + math.log(1 + math.exp(2))) / 2)
+    other, *_ = rpn_case([[True, False, True], [False] * 3], logit=2.0)
+    assert other.item() == pytest.approx(math.log(2))
 
 
 def test_rpn_losses_are_zero_without_samples() -> None:

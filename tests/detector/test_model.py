@@ -162,6 +162,38 @@ def test_extra_boxes_become_proposals() -> None:
     torch.testing.assert_close(more.scores[0, -2], alone)
 
 
+def test_heads_on_a_cpu_see_valid_boxes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The outputs and gradients of valid boxes are those with padding in the batch."""
+    detector = small_detector(iou_branch=True)
+    levels = [level.detach() for level in detector.features(pictures(), SIZES)]
+    boxes = torch.tensor([[[5.0, 5, 60, 60], [0, 0, 0, 0], [20, 10, 90, 80]], [[0.0] * 4] * 3])
+    valid = torch.tensor([[True, False, True], [False, False, True]])
+    seen, results = [], []
+    whole = detector.roi_outputs
+    monkeypatch.setattr(
+        detector, "roi_outputs", lambda pooled, n: seen.append(len(pooled)) or whole(pooled, n)
+    )
+    for on_cpu in (True, False):
+        monkeypatch.setattr("mini_fsod.detector.model.eager_on_cpu", lambda _, on=on_cpu: on)
+        detector.zero_grad()
+        outputs = detector.outputs_of_valid(levels, boxes, valid)
+        torch.stack([part[valid].square().sum() for part in outputs]).sum().backward()
+        results.append(
+            ([part.detach() for part in outputs], detector.box_head.layers[0].weight.grad)
+        )
+    assert seen == [3, 6]
+    (found, gradient), (wanted, wanted_gradient) = results
+    for part, expected in zip(found, wanted, strict=True):
+        assert part.shape == expected.shape
+        torch.testing.assert_close(part[valid], expected[valid])
+        assert not part[~valid].any()
+    error = (gradient - wanted_gradient).abs().max()
+    assert error < 1e-5 * wanted_gradient.abs().max()
+    monkeypatch.setattr("mini_fsod.detector.model.eager_on_cpu", lambda _: True)
+    nothing = detector.outputs_of_valid(levels, boxes, torch.zeros_like(valid))
+    assert not any(part.any() for part in nothing)
+
+
 def ranking_by(settings: DetectorSettings, use_iou: bool) -> DetectorSettings:
     return replace(settings, test=replace(settings.test, use_iou=use_iou))
 

@@ -17,6 +17,7 @@ from mini_fsod.detector.backbone import make_backbone
 from mini_fsod.detector.settings import BackboneSettings
 from mini_fsod.detector.weights import WeightsFile, load_weights, read_weights
 from mini_fsod.errors import UserError
+from mini_fsod.limits import TENSORS, WEIGHTS_BYTES
 
 
 def test_read_weights_of_both_kinds_of_files(tmp_path: Path) -> None:
@@ -189,3 +190,15 @@ class TestTimm:
         torch.save(state, path)
         with pytest.raises(UserError, match=r"missing tensors \(1\)"):
             make_backbone(BackboneSettings(name), path)
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_read_weights_refuses_what_no_network_has(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    many = {f"n{n}": torch.zeros(0) for n in range(TENSORS + 1)}
+    save_file(many, path) if suffix == ".safetensors" else torch.save(many, path)
+    with pytest.raises(UserError, match="more than 20,000 tensors"):
+        read_weights(path)
+    os.truncate(path, WEIGHTS_BYTES + 1)  # sparse
+    with pytest.raises(UserError, match="larger than 8,192 MB"):
+        read_weights(path)

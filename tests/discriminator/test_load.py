@@ -117,6 +117,7 @@ def test_load_discriminator_reads_what_save_discriminator_wrote(
     )
     found = load_discriminator(tmp_path / "own.safetensors", CPU)
     wanted = Discriminator(LastMap(net), 128, 32, IMAGENET)
+    wanted.to(memory_format=torch.channels_last)
     assert torch.equal(found.features(*inputs), wanted.features(*inputs))
     assert load_discriminator(tmp_path / "crop.safetensors", CPU).crop == 32
 
@@ -127,6 +128,7 @@ def test_load_discriminator_with_caffe_weights(inputs: Inputs) -> None:
     found = load_discriminator(CAFFE_FILE, CPU, CAFFE, stride_in_1x1=True)
     settings = BackboneSettings("resnet50", stride_in_1x1=True)
     wanted = Discriminator(LastMap(make_backbone(settings, CAFFE_FILE)), 2048, 32, CAFFE)
+    wanted.to(memory_format=torch.channels_last)
     assert torch.equal(found.features(*inputs), wanted.features(*inputs))
     assert found.dimension == 2048
 

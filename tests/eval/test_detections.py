@@ -45,7 +45,7 @@ def test_read_detections_maps_ids_and_names_to_indices(coco, read):
     found = read(
         [
             {"image_id": 7, "category_id": 3, "bbox": [0, 0, 5, 5], "score": -2},
-            {"image_id": 12, "category": "bird", "bbox": [-1, 2.5, 0, 4], "score": 0.25},
+            {"image_id": 12, "category": "bird", "bbox": [-1, 2.5, 0, 0], "score": 0.25},
             {
                 "image_id": 7.0,
                 "category_id": 7,
@@ -58,7 +58,7 @@ def test_read_detections_maps_ids_and_names_to_indices(coco, read):
     )
     assert found.image.tolist() == [2, 0, 2]
     assert found.label.tolist() == [1, 0, 0]
-    assert found.xywh.tolist() == [[0, 0, 5, 5], [-1, 2.5, 0, 4], [1, 2, 3, 4]]
+    assert found.xywh.tolist() == [[0, 0, 5, 5], [-1, 2.5, 0, 0], [1, 2, 3, 4]]
     assert found.score.tolist() == [-2, 0.25, 9]
     assert (found.image.dtype, found.xywh.dtype) == (np.int64, np.float64)
 

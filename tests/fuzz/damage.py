@@ -164,7 +164,7 @@ def _values(draw: st.DrawFn, content: Any) -> Any:
     for _ in range(draw(st.integers(1, 2))):
         paths = _paths(content)
         if not paths:
-            return draw(st.sampled_from(VALUES))
+            return deepcopy(draw(st.sampled_from(VALUES)))
         *way, last = draw(st.sampled_from(paths))
         part = content
         for key in way:
@@ -175,7 +175,7 @@ def _values(draw: st.DrawFn, content: Any) -> Any:
         elif kind == 1 and isinstance(part, list):
             part.insert(last, part[last])
         elif kind == 1:
-            part[str(draw(st.sampled_from(VALUES)))[:50]] = part.pop(last)
+            part[str(deepcopy(draw(st.sampled_from(VALUES))))[:50]] = part.pop(last)
         elif kind == 2:
             deep: Any = part[last]
             for _ in range(draw(st.sampled_from([1, 50, 400]))):
@@ -217,7 +217,12 @@ def _key_twice(draw: st.DrawFn, content: bytes) -> bytes:
     at = draw(st.sampled_from(starts))
     key = content[at : content.index(b'"', at + 1) + 1]
     return (
-        content[:at] + key + b": " + json_text(draw(st.sampled_from(VALUES))) + b", " + content[at:]
+        content[:at]
+        + key
+        + b": "
+        + json_text(deepcopy(draw(st.sampled_from(VALUES))))
+        + b", "
+        + content[at:]
     )
 
 
@@ -272,7 +277,7 @@ def _torch(draw: st.DrawFn, content: bytes) -> bytes | None:
         return None
     kind = draw(st.integers(0, 9))
     if kind == 0:
-        value = draw(st.sampled_from(TORCH_VALUES))
+        value = deepcopy(draw(st.sampled_from(TORCH_VALUES)))
     for _ in range(draw(st.integers(1, 3))):
         paths = _paths(value)
         if not paths:
@@ -284,7 +289,7 @@ def _torch(draw: st.DrawFn, content: bytes) -> bytes | None:
         if draw(st.integers(0, 3)) == 0:
             del part[last]
         else:
-            part[last] = draw(st.sampled_from(TORCH_VALUES))
+            part[last] = deepcopy(draw(st.sampled_from(TORCH_VALUES)))
     target = io.BytesIO()
     torch.save(value, target, _use_new_zipfile_serialization=kind != 1)
     return target.getvalue()

@@ -32,6 +32,7 @@ from mini_fsod.detector.model import Detector
 from mini_fsod.detector.settings import BackboneSettings
 from mini_fsod.discriminator.load import load_discriminator
 from mini_fsod.errors import UserError
+from mini_fsod.loader.cache import cached_pictures
 from mini_fsod.mining.pairs import Pairs
 from mini_fsod.mining.pool_io import read_candidates, read_pool
 from mini_fsod.runs import stages
@@ -87,6 +88,25 @@ def _coco(folder: Path) -> Path:
 def _folder(folder: Path) -> None:
     for suffix in (".jpg", ".png", ".webp", ".bmp", ".tif"):
         tiny.write_pictures(folder / "data" / suffix[1:], suffix)
+
+
+def _elsewhere(folder: Path) -> None:
+    tiny.write_pictures(folder / "photos")
+    (folder / "a.json").write_text(json.dumps(tiny.coco()))
+
+
+def _check_elsewhere(folder: Path) -> None:
+    mini("check", folder / "a.json", "--root", folder / "photos", "--images", "--no-sheet")
+
+
+def _decode(folder: Path) -> None:
+    """Write the cache of decoded pictures, or use the one that is there."""
+    cached_pictures(read(folder / "data" / "annotations.json"), folder / "cache", 24, 60, 1)
+
+
+def _cache(folder: Path) -> None:
+    _coco(folder)
+    _decode(folder)
 
 
 def _zips(folder: Path) -> None:
@@ -237,7 +257,7 @@ def _progress(folder: Path) -> None:
 
 def _whole_run(folder: Path) -> None:
     data = shapes.write_data(folder / "data")
-    stages.run(config(data, **SHORT), folder / "runs" / "whole")
+    stages.run(config(data, **SHORT), folder / "runs" / "whole", anyway=True)
 
 
 def _resume_run(folder: Path) -> None:
@@ -319,6 +339,8 @@ TARGETS = (
     Target("darknet", lambda f: exports.write_darknet(f / "data"), ("data/**/*",), _check),
     Target("zip", _zips, ("*.zip",), _read_zips, 40),
     Target("pictures", _folder, ("data/*/*",), _check),
+    Target("elsewhere", _elsewhere, ("*.json", "photos/*"), _check_elsewhere),
+    Target("cache", _cache, ("cache/*/*",), _decode, 10),
     Target("lists", _sample, ("*.json",), _shots_of_lists),
     Target("detections", _detections, ("*.json",), _eval),
     Target("mined", _mined, ("*.json", "*.npz"), _read_mined, 40),

@@ -17,7 +17,7 @@ from mini_fsod.mining.scan import scan
 from mini_fsod.runs.data import RunData
 from mini_fsod.runs.detectors import new_detector
 from mini_fsod.runs.run import Run
-from mini_fsod.train.distributed import Team
+from mini_fsod.train.distributed import ALONE, Team
 
 CPU = torch.device("cpu")
 
@@ -27,7 +27,9 @@ def mining_config(data: Path, **changes: object) -> Config:
     return config(data, **discriminator(data, **{"mine__per_class": 8, **changes}))
 
 
-def mining_run(data: Path, out: Path, scanned: Path | None = None, **changes: object) -> Run:
+def mining_run(
+    data: Path, out: Path, scanned: Path | None = None, team: Team = ALONE, **changes: object
+) -> Run:
     """A run with its results in `out`/STAGE; `scanned` has the stage `scan` of another one."""
     wanted = mining_config(data, **changes)
     folders = {
@@ -39,7 +41,7 @@ def mining_run(data: Path, out: Path, scanned: Path | None = None, **changes: ob
         wanted,
         RunData(wanted, CPU),
         CPU,
-        Team(),
+        team,
         folders.__getitem__,
         out / "pool.json",
         out / "pool-extra.json",

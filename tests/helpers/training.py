@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mini_fsod import device
 from mini_fsod.config.schema import TimedTraining
 from mini_fsod.train import state as states
 from mini_fsod.train.distributed import Team, team
@@ -99,6 +100,8 @@ def train_small(
     bf16: bool = False,
     ema: float | None = 0.9,
     ema_warm_up: float | None = 0.1,
+    began: float | None = None,
+    reserve: float = 0.0,
     **changes: Any,
 ) -> tuple[nn.Module, Trained]:
     """The real loop over batches of `feed_of`."""
@@ -116,6 +119,8 @@ def train_small(
         watch=watch,
         ema=ema,
         ema_warm_up=ema_warm_up,
+        began=began,
+        reserve=reserve,
     )
 
 
@@ -205,6 +210,7 @@ def member(rank: int, world: int, port: int, function: Callable[..., None], *val
         "WORLD_SIZE": str(world),
     }
     torch.set_num_threads(1)
+    device.BF16_UNITS = ()  # float32, as in the tests' own process (conftest.py)
     with team(CPU) as own:
         assert own == Team(rank, world)
         function(own, *values)

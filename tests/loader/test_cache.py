@@ -227,3 +227,21 @@ def test_image_sizes_reads_headers_where_nothing_is_declared(tmp_path: Path) -> 
     data.path(4).write_text("no picture")
     with pytest.raises(UserError, match=r"4\.png: not a picture"):
         image_sizes(data)
+
+
+@pytest.mark.parametrize("how", ["one number", "columns", "negative", "text", "empty", "pipe"])
+def test_cached_pictures_names_damaged_sizes(tmp_path: Path, how: str) -> None:
+    data = pictures_in(tmp_path / "data")
+    cached_pictures(data, tmp_path / "cache", 24, 60, 1)
+    path = next((tmp_path / "cache").glob("pictures-*/sizes.npy"))
+    sizes = np.load(path)
+    path.unlink()
+    if how == "pipe":
+        os.mkfifo(path)
+    elif how == "empty":
+        path.touch()
+    else:
+        odd = {"one number": np.int64(3), "columns": sizes[:, :3], "negative": -sizes}
+        np.save(path, odd.get(how, sizes.astype(str)))
+    with pytest.raises(UserError, match=r"pictures-\w+: an incomplete cache"):
+        cached_pictures(data, tmp_path / "cache", 24, 60, 1)

@@ -13,7 +13,7 @@ from mini_fsod.data.folder import read_folder
 from mini_fsod.loader import device_cache
 from mini_fsod.loader.device_cache import is_streamed, largest_sides, pictures_on_device
 from mini_fsod.loader.schedule import Schedule
-from mini_fsod.runs.data import inputs_from
+from mini_fsod.runs.run import inputs_from
 from mini_fsod.train.distributed import Team
 
 GPU = torch.device("cuda")

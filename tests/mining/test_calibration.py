@@ -32,6 +32,20 @@ def test_cosine_of_hand_computed_vectors() -> None:
     assert cosine(dot, square, one, tau=4.0).tolist() == pytest.approx([2.4, -2.4, 0, 0])
 
 
+def test_cosine_of_rounded_products_stays_within_tau() -> None:
+    dot = np.array([1.0000001, -1.0000001])
+    assert cosine(dot, np.ones(2), np.ones(2), tau=3.0).tolist() == [3.0, -3.0]
+
+
+def test_cosine_of_stored_products_is_computed_in_double_precision() -> None:
+    rows, prototypes = np.array([[1 / 3, 2 / 3, 0.7]]), np.array([[0, 0, 1 / 7], [0, 0, 1 / 11]])
+    products = DotProducts.of(rows, prototypes)
+    dot, square = (np.float32(v).astype(np.float64) for v in (rows[0, :2], rows[0, 2]))
+    expected = dot / (np.sqrt(square) * np.sqrt(prototypes[:, 2]))
+    found = products.cosine(np.array([0, 0]), np.array([0, 1]), tau=0.5)
+    assert found.tolist() == (0.5 * np.minimum(expected, 1.0)).tolist()
+
+
 def test_calibrated_of_hand_computed_scores() -> None:
     score = np.array([0.25, 0.5, 0.5])
     assert calibrated(score, np.array([0.64, 1.0, -0.3])).tolist() == pytest.approx(

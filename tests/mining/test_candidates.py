@@ -29,6 +29,16 @@ def test_select_candidates_applies_nms_by_image_and_class() -> None:
     ]
 
 
+def test_select_candidates_computes_in_double_precision() -> None:
+    """Products of single precision would differ from those after a file, and between machines."""
+    found = select_candidates(with_cosines(pairs_of((0, 0, 1 / 3, BOX)), [0.7]))
+    assert found.cosine is not None
+    expected = np.sqrt(found.cosine * np.float64(np.float32(1 / 3)))
+    assert found.score.tolist() == expected.tolist()
+    assert {part.dtype for part in (found.image, found.label)} == {np.dtype(np.int64)}
+    assert {part.dtype for part in (found.xywh, found.score_detector)} == {np.dtype(np.float64)}
+
+
 def test_select_candidates_ranks_by_the_calibrated_score() -> None:
     """The detector prefers the first box, the discriminator the second: sqrt(0.25 x 0.81)."""
     pairs = with_cosines(pairs_of((0, 0, 0.5, BOX), (0, 0, 0.25, NEAR)), [0.02, 0.81])

@@ -30,7 +30,7 @@ def threshold_of(out: Path) -> dict[str, Any]:
 def test_mine_writes_files_that_agree_with_each_other(shapes_data: Path, tmp_path: Path) -> None:
     figures = scan_and_mine(shapes_data, tmp_path)
     found, thresholds, pool, audit = (mined(tmp_path, name) for name in MINED_FILES)
-    assert {*figures} == {"candidates", "kept", "precision", "recall"}
+    assert {*figures} == {"candidates", "kept", "best_score", "precision", "recall"}
     assert len(found) == figures["candidates"] > 10
     assert list(thresholds["classes"]) == [NOVEL]
     row = threshold_of(tmp_path)
@@ -38,6 +38,7 @@ def test_mine_writes_files_that_agree_with_each_other(shapes_data: Path, tmp_pat
     assert (row["candidates"], row["kept"]) == (figures["candidates"], figures["kept"])
 
     score = np.array([c["score"] for c in found])
+    assert figures["best_score"] == pytest.approx(score.max())
     assert row["mean"] == pytest.approx(score.mean())
     assert row["deviation"] == pytest.approx(score.std())
     assert row["delta"] == pytest.approx(score.mean() + 1.5 * score.std())
@@ -92,7 +93,7 @@ def test_mine_with_other_thresholds(shapes_data: Path, finished: Path, tmp_path:
         ({"bird": 19, "sofa": 10}, ""),
         ({"bird": 19, "sofa": 4}, "few boxes were mined of sofa: "),
         ({"bird": 0, "bus": 300, "sofa": 4}, "few boxes were mined of bird, sofa: "),
-        ({"bird": 0, "sofa": 0}, "nothing was mined; "),
+        ({"bird": 0, "sofa": 0}, ""),
     ],
 )
 def test_few_mined_note_names_classes_with_few_boxes(kept: dict[str, int], start: str) -> None:
@@ -122,7 +123,7 @@ def test_mine_without_hidden_annotations_writes_no_audit(tmp_path: Path, shots: 
     annotations.write_text(json.dumps(content))
     figures = scan_and_mine(data, tmp_path / "run", shots__k=shots, **NO_DISCRIMINATOR)
     assert not (tmp_path / "run" / "mine" / "audit.json").exists()
-    assert {*figures} == {"candidates", "kept"}
+    assert {*figures} == {"candidates", "kept", "best_score"}
     assert (tmp_path / "run" / "mine" / "1-blue--light.png").exists()
 
 
@@ -207,6 +208,7 @@ def test_mine_of_given_detections(shapes_data: Path, tmp_path: Path) -> None:
         for r in rows
         if r["category_id"] == 3
     )
+    assert figures.pop("best_score") == pytest.approx(0.9)
     assert figures == {"candidates": 13, "kept": 5, "precision": 1.0, "recall": 1.0}
     figures = mine_again(shapes_data, tmp_path, tmp_path, **keys, mine__threshold=0.1)
     assert figures["precision"] == pytest.approx(4 / 12, abs=1e-6)  # the shot does not count
@@ -221,6 +223,7 @@ def test_mine_with_few_annotations_estimates_no_precision(
     given = write_detections(tmp_path / "given.json", rows)
     keys = {"mine__detections": given, "mine__threshold": 0.1, **NO_DISCRIMINATOR}
     figures = scan_and_mine(shapes_data, tmp_path, **keys)
+    assert figures.pop("best_score") == pytest.approx(0.9)
     assert figures == {"candidates": 21, "kept": 21}
     assert not (tmp_path / "mine" / "audit.json").exists()
     text = " ".join(capsys.readouterr().err.split())

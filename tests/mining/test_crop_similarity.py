@@ -68,6 +68,12 @@ def test_whitening_equalises_the_variance_within_classes() -> None:
     assert spread[0] < 0.05
 
 
+def test_whitening_ignores_where_the_single_box_of_a_class_lies() -> None:
+    boxes, label = [[1.0, 0.0], [-1.0, 0.5]], np.array([0, 0, 1])
+    near, far = (whitening(np.array([*boxes, one]), label) for one in ([2.0, 3.0], [90.0, -40.0]))
+    assert near.tolist() == far.tolist()
+
+
 @given(st.integers(0, 2**16), st.integers(0, 6))
 @settings(max_examples=25, deadline=None)
 def test_whitening_is_finite_for_any_boxes(seed: int, boxes: int) -> None:

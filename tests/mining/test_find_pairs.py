@@ -26,6 +26,7 @@ from mini_fsod.loader.cache import Pictures, cached_pictures
 from mini_fsod.loader.resident import Annotations, Batch, Resident
 from mini_fsod.loader.schedule import Plan, each_once
 from mini_fsod.mining import find_pairs as module
+from mini_fsod.mining.calibration import dot_products
 from mini_fsod.mining.find_pairs import (
     Comparison,
     box_features,
@@ -341,8 +342,10 @@ def test_compare_given_pairs_equals_single_boxes(
     pairs = Pairs.of(given.image, label, np.full(len(given), 0.5), xywh, rows[::-1])
     boxes = Boxes.of(given.image, xywh, label)
     plans = each_once(pictures.sizes, 3, 96, 192)
-    features = box_features(comparison.discriminator, batches_of(pictures, boxes), plans)
-    found = compare_given_pairs(pairs, boxes, comparison, features)
+    parts = [*box_features(comparison.discriminator, batches_of(pictures, boxes), plans)]
+    box, features = (torch.cat(column) for column in zip(*parts, strict=True))
+    products = dot_products(features, comparison.prototypes)
+    found = compare_given_pairs(pairs, boxes, comparison, box, products)
     assert len(found) == len(pairs)
     cosines = found.products.cosine(found.proposal, found.label)
     expected = np.zeros(len(pairs))

@@ -9,7 +9,7 @@ import torchvision
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mini_fsod.mining.overlap import greedy_nms, iou, nesting, pairs_within
+from mini_fsod.mining.overlap import best_of_each, greedy_nms, iou, nesting, pairs_within
 
 
 def test_iou_of_hand_computed_pairs() -> None:
@@ -25,6 +25,17 @@ def test_nesting_of_hand_computed_pairs() -> None:
     assert nesting(a.astype(float), b.astype(float)).tolist() == pytest.approx([1, 1, 0.5, 0, 0])
 
 
+def test_best_of_each_takes_the_best_scores_of_every_group() -> None:
+    """Groups in order, the earlier of equal scores first, and groups of fewer boxes as they are."""
+    group = np.array([2, 0, 2, 2, 0, 5, 2])
+    score = np.array([0.3, 0.1, 0.9, 0.3, 0.8, 0.2, 0.5])
+    assert best_of_each(group, score, 1).tolist() == [4, 2, 5]
+    assert best_of_each(group, score, 3).tolist() == [4, 1, 2, 6, 0, 5]
+    assert best_of_each(group, score, 0).tolist() == []
+    nothing = np.zeros(0, dtype=np.int64)
+    assert best_of_each(nothing, nothing.astype(float), 3).tolist() == []
+
+
 def test_pairs_within_gives_all_pairs_of_one_value() -> None:
     own, other = pairs_within(np.array([7, 3, 9]), np.array([3, 7, 3, 1]))
     assert list(zip(own.tolist(), other.tolist(), strict=True)) == [(0, 1), (1, 0), (1, 2)]
@@ -34,7 +45,8 @@ def test_pairs_within_gives_all_pairs_of_one_value() -> None:
 
 def test_greedy_nms_keeps_boxes_that_overlap_by_exactly_the_threshold() -> None:
     xywh = np.array([[0, 0, 10, 10], [0, 0, 10, 5], [0, 0, 10, 9]], dtype=float)  # IoU 0.5, 0.9
-    assert greedy_nms(xywh, np.zeros(3), 0.5, per_group=3).tolist() == [True, True, False]
+    kept = greedy_nms(xywh, np.zeros(3), 0.5, per_group=3)
+    assert (kept.dtype, kept.tolist()) == (np.bool_, [True, True, False])
 
 
 @settings(max_examples=60, deadline=None)

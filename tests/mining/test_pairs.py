@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,12 +89,33 @@ def write_damaged(path: Path, how: str) -> None:
         path.unlink()
     if how == "version":
         np.savez(path, format=99)
+    with np.load(path) if how in REWRITTEN else nullcontext({}) as stored:
+        columns = dict(stored)
+    if how == "compressed":
+        np.savez_compressed(path, **columns)
+    elif how in REWRITTEN:
+        np.savez(path, **REWRITTEN[how](columns))
+
+
+REWRITTEN: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "compressed": lambda columns: columns,
+    "without a column of crops": lambda columns: (
+        columns | {"crops_pairs": columns["xywh"], "crops_base_label": columns["image"]}
+    ),
+    "labels that are no integers": lambda columns: columns | {"label": np.array([0.0, 1.0])},
+    "scores that are text": lambda columns: columns | {"score": np.array(["0", "1"])},
+    "names of no bytes": lambda columns: columns | {"files": np.zeros(10**8, dtype="V0")},
+    "one number": lambda columns: columns | {"crops_pairs": np.float64(1)},
+}
 
 
 @pytest.mark.parametrize(
     "how",
-    "lengths,lengths of pairs,lengths of base,lengths of shots,lengths of correction,finite,"
-    "unknown,negative,cut off,flipped,text,missing,version".split(","),
+    [
+        *("lengths", "lengths of pairs", "lengths of base", "lengths of shots", "finite"),
+        *("lengths of correction", "unknown", "negative", "cut off", "flipped", "text"),
+        *("missing", "version", *REWRITTEN),
+    ],
 )
 def test_load_refuses_damaged_files(tmp_path: Path, how: str) -> None:
     path = tmp_path / "raw.npz"

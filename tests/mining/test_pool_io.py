@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import redirect_stdout
 from dataclasses import replace
 from io import StringIO
@@ -18,6 +19,7 @@ from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.read import read
 from mini_fsod.errors import DataError, UserError
 from mini_fsod.eval.detections import read_detections
+from mini_fsod.limits import CANDIDATES_BYTES
 from mini_fsod.mining.candidates import Candidates, select_candidates
 from mini_fsod.mining.pool_io import (
     Pool,
@@ -65,6 +67,14 @@ def test_write_candidates_without_a_discriminator_has_no_cosine(tmp_path: Path) 
     assert json.loads(path.read_text())[0]["cosine"] is None
     write_candidates(path, select_candidates(pairs_of()), data, LABELS)
     assert json.loads(path.read_text()) == []
+
+
+def test_read_candidates_refuses_a_file_beyond_the_limit(tmp_path: Path) -> None:
+    path, data = tmp_path / "candidates.json", data_of(tmp_path / "data")
+    path.write_text("[")
+    os.truncate(path, CANDIDATES_BYTES + 1)  # sparse
+    with pytest.raises(UserError, match=r"candidates\.json: .*larger than 1 GB"):
+        read_candidates(path, data, LABELS)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +276,8 @@ def test_read_pool_tells_equal_names_apart_by_folders(tmp_path: Path) -> None:
     data = replace(data_of(tmp_path / "data"), files=("x/2007/p.png", "x/2012/p.png", "x/q.png"))
     found = select_candidates(pairs_of((1, 0, 0.5, SIXTH)))
     path = written(tmp_path, data, found)
-    for name, image in (("x/2012/p.png", 1), ("2012/p.png", 1), ("images/2007/p.png", 0)):
+    names = {"x/2012/p.png": 1, "2012/p.png": 1, "images/2007/p.png": 0, "y/" * 9999 + "q.png": 2}
+    for name, image in names.items():
         content = json.loads(path.read_text())
         content["images"][1]["file_name"] = name
         (tmp_path / "edited.json").write_text(

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from helpers import shapes
 from helpers.mining_run import mine_again, mined, mining_config, mining_run, scan_and_mine
 from helpers.tiny_run import MINED_FILES, detections
+from helpers.training import in_team
 from mini_fsod.errors import UserError
 from mini_fsod.mining import scan as module
 from mini_fsod.mining.pairs import Pairs
 from mini_fsod.mining.scan import PAIRS, discriminator_of, scan
+from mini_fsod.runs.detectors import load_detector
+from mini_fsod.runs.scoring import score_test_set
+from mini_fsod.train.distributed import Team
 
 CPU = torch.device("cpu")
 
@@ -129,3 +135,41 @@ def test_scan_runs_the_detector_once_per_stage(
     monkeypatch.setattr(module, "find_pairs", None)
     figures = mine_again(shapes_data, tmp_path / "other", tmp_path / "run", mine__per_class=2)
     assert figures["kept"] == 2
+
+
+def scan_in_team(team: Team, data: Path, out: Path, changes: dict[str, object]) -> None:
+    run = mining_run(data, out, team=team, **changes)
+    figures = scan(run, run.folder("scan"))
+    saved = load_detector(run, "transfer")
+    found = out / "detections.npz" if team.leads else None
+    scores = score_test_set(run.config, run.data, saved.detector, saved.labels, False, found, team)
+    if team.leads:
+        (out / "figures.json").write_text(json.dumps([figures, scores]))
+
+
+CROPS = {"discriminator__crop": 32, "mine__box_correction": True}
+
+
+@pytest.mark.parametrize("kind", ["pooled", "crops and extra images", "given detections"])
+def test_scan_and_score_give_the_same_files_in_any_number_of_processes(
+    shapes_data: Path, tmp_path: Path, kind: str
+) -> None:
+    changes: dict[str, object] = {}
+    if kind == "crops and extra images":
+        extra = tmp_path / "extra"
+        shapes.pictures(extra, 3, seed=7)
+        (extra / "broken.png").write_bytes(b"x")
+        changes = CROPS | {"mine__extra": extra}
+    if kind == "given detections":
+        changes = {"mine__detections": detections(shapes_data)}
+    alone = tmp_path / "1"
+    alone.mkdir()
+    scan_in_team(Team(), shapes_data, alone, changes)
+    for world in (2, 3):
+        out = tmp_path / str(world)
+        out.mkdir()
+        assert in_team(world, scan_in_team, shapes_data, out, changes) == [0] * world
+        names = [p.relative_to(out) for p in out.rglob("*") if p.is_file()]
+        assert len(names) == (5 if "extra" in kind else 3)
+        for name in names:
+            assert (out / name).read_bytes() == (alone / name).read_bytes(), name

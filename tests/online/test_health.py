@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_fsod.errors import UserError
+from mini_fsod.errors import HopelessError, UserError
 from mini_fsod.online.health import (
     LONG_WINDOW,
     MIN_READINGS,
@@ -245,11 +245,19 @@ def test_health_check_prints_each_warning_once(capsys: pytest.CaptureFixture[str
 
 def test_health_check_stops_a_collapsed_training() -> None:
     with pytest.raises(
-        UserError, match="collapsed: at iteration 1150, it takes everything"
+        HopelessError, match="collapsed: at iteration 1150, it takes everything"
     ) as stop:
         check(GOOD, (10, {"confidence": 0.0}))
     assert "online.rate" in stop.value.fix
     assert "run again" in stop.value.fix
+    assert "--anyway" in stop.value.fix
+
+
+def test_health_check_goes_on_anyway(capsys: pytest.CaptureFixture[str]) -> None:
+    health = HealthCheck(SETUP, anyway=True)
+    for step, means in readings(GOOD, (10, {"confidence": 0.0, "mined": 20.0})):
+        assert health.look(step, means) == ratios(means)
+    assert "warning" in capsys.readouterr().err
 
 
 def as_lines(given: list[Reading]) -> list[dict[str, Any]]:

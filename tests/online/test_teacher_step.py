@@ -78,7 +78,8 @@ def inputs_of(truth: int, mined: int, hidden: int = 2) -> TeacherInputs:
 
 def losses_of(student: Detector, teacher: Detector, **keys: Any) -> Losses:
     online = Online(**{"delta": 0.3, **keys})
-    return losses_with_teacher(student, teacher, LABELS, online, Mine(), 0.5, truth_known=True)
+    known = {"truth_known": True, "sure": 0.3}
+    return losses_with_teacher(student, teacher, LABELS, online, Mine(), 0.5, **known)
 
 
 def sum_of(values: dict[str, Tensor]) -> Tensor:
@@ -150,11 +151,12 @@ def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """NMS in the form that waits for nothing, which the CPU uses only inside compiled steps."""
     for module in ("detector.nms", "detector.postprocess", "online.mingling"):
         monkeypatch.setattr(f"mini_fsod.{module}.nms", by_matrix)
+    monkeypatch.setattr("mini_fsod.detector.model.eager_on_cpu", lambda _: False)
 
 
 @pytest.mark.usefixtures("as_on_a_device")
-@pytest.mark.parametrize("images", ["all", "no_background"])
-def test_a_step_waits_for_nothing_and_has_fixed_shapes(images: str) -> None:
+@pytest.mark.parametrize(("images", "open_"), [("all", 0), ("no_background", 0), ("all", 1)])
+def test_a_step_waits_for_nothing_and_has_fixed_shapes(images: str, open_: bool) -> None:
     """Whatever the number of boxes: otherwise a CUDA graph of the step could not be replayed."""
     student = new_detector()
     teacher = Average(student, torch.device("cpu"))
@@ -175,6 +177,8 @@ def test_a_step_waits_for_nothing_and_has_fixed_shapes(images: str) -> None:
     ):
         losses = losses_of(student, teacher.model, delta=delta, images=images)
         inputs = inputs_of(truth, mined, hidden)
+        if open_:  # base labels are missing
+            inputs = inputs._replace(missing=torch.tensor([[True, True], [False, mined > 1]]))
         with Waits():
             values = losses(inputs)
             sum_of(values).backward()

@@ -7,8 +7,8 @@ import pytest
 
 from mini_fsod.review.order import (
     benefit,
+    fit_answers,
     probability_right,
-    shift_by_answers,
     threshold_and_width,
 )
 
@@ -75,13 +75,24 @@ def test_probability_right_is_a_half_at_the_threshold_and_grows_with_the_score()
     assert probability_right(SCORES, MINED, decided, right)[[0, 5]].tolist() == [0, 1]
 
 
-def test_shift_by_answers_maximizes_the_posterior() -> None:
+def test_fit_answers_maximizes_the_posterior() -> None:
     distance, right = np.array([-1.0, 0.0, 0.5, 2.0]), np.array([True, False, True, True])
 
-    def posterior(b: float) -> float:
-        p = 1 / (1 + np.exp(-(distance + b)))
-        return float(np.log(np.where(right, p, 1 - p)).sum()) - b**2 / 2
+    def posterior(a: float, b: float) -> float:
+        p = 1 / (1 + np.exp(-(a * distance + b)))
+        return float(np.log(np.where(right, p, 1 - p)).sum()) - ((a - 1) ** 2 + b**2) / 2
 
-    found = shift_by_answers(distance, right)
-    assert posterior(found) >= max(posterior(b) for b in np.linspace(-3, 3, 601)) - 1e-6
-    assert shift_by_answers(distance[:0], right[:0]) == 0
+    found = fit_answers(distance, right)
+    grid = np.linspace(-2, 3, 101)
+    assert posterior(*found) >= max(posterior(a, b) for a in grid for b in grid) - 1e-6
+    assert fit_answers(distance[:0], right[:0]) == (1, 0)
+
+
+def test_fit_answers_finds_that_scores_say_nothing() -> None:
+    distance = np.linspace(-2, 2, 200)
+    slope, shift = fit_answers(distance, np.arange(200) % 4 == 0)
+    assert slope == pytest.approx(0, abs=0.1)
+    assert 1 / (1 + np.exp(-shift)) == pytest.approx(0.25, abs=0.03)
+    far = fit_answers(100 * distance, distance < 0)  # against all expectations
+    assert far[0] == 0
+    assert np.isfinite(far).all()

@@ -15,7 +15,7 @@ from helpers.shapes import rewrite
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.errors import UserError
 from mini_fsod.loader.schedule import Schedule
-from mini_fsod.runs.data import inputs_from
+from mini_fsod.runs.run import inputs_from
 from mini_fsod.train.distributed import Team
 
 CPU = torch.device("cpu")
@@ -201,3 +201,19 @@ def test_leave_out_removes_images_of_a_novel_class_and_keeps_its_shots(data: Pat
 def test_leave_out_refuses_a_class_that_is_not_novel(data: Path) -> None:
     with pytest.raises(UserError, match='"red" is no novel class of this run'):
         run_data(data, data__leave_out="red").check(["base"])
+
+
+# The test set
+
+
+def test_test_most_scores_a_sample_that_is_not_trained_on(tmp_path: Path) -> None:
+    """Test images outside of the sample are not trained on either."""
+    root = shapes.write_data(tmp_path / "data")
+    whole, some = run_data(root), run_data(root, data__test_most=2)
+    assert whole.test is not None
+    assert some.test is not None
+    assert len(some.test) == 2 < len(whole.test)
+    assert {*some.test.files} < {*whole.test.files}
+    assert some.digest_of("test") != whole.digest_of("test")
+    for part in ("train", "base", "mined"):
+        assert some.digest_of(part) == whole.digest_of(part)

@@ -88,11 +88,22 @@ def test_estimate_run_grows_with_the_iterations(data: Path, seconds: Clock) -> N
 def test_estimate_run_takes_a_budget_as_it_is(data: Path, seconds: Clock) -> None:
     wanted = tiny(data, base__iterations="null", base__minutes=3)
     (stage,) = estimated(wanted, "base").stages
-    assert stage.minutes == 3
+    assert stage.minutes == pytest.approx(3)
     assert stage.iterations is not None
     assert stage.images_per_second is not None
     trained = stage.iterations * wanted.base.batch / stage.images_per_second
     assert 0 < trained < 60 * (stage.minutes - stage.scoring)  # start and scoring are in it
+
+
+def test_estimate_run_says_where_scoring_breaks_a_budget(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quarter of the minutes is trained for, as in the loop."""
+    monkeypatch.setattr("mini_fsod.runs.estimate.scoring_seconds", lambda *_: 600.0)
+    wanted = tiny(data, base__iterations="null", base__minutes=4)
+    (stage,) = estimated(wanted, "base").stages
+    assert stage.scoring == 10
+    assert 11 < stage.minutes < 12
 
 
 def test_estimate_run_counts_only_scoring_for_a_given_detector(data: Path, tmp_path: Path) -> None:

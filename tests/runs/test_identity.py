@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from mini_fsod.config.schema import STAGES, Config
+from mini_fsod.errors import UserError
 from mini_fsod.runs.identity import (
+    HASHED_BYTES,
     file_content,
     needs,
     stage_key,
@@ -158,6 +161,9 @@ def test_file_content_reads_the_file_and_keeps_names(tmp_path: Path) -> None:
     assert file_content(file) != one
     assert file_content("resnet50:IMAGENET1K_V1") == "resnet50:IMAGENET1K_V1"
     assert file_content(None) is None
+    os.truncate(file, HASHED_BYTES + 1)  # sparse: to read it would take long
+    with pytest.raises(UserError, match=r"weights\.pth: larger than 8,192 MB"):
+        file_content(file)
 
 
 def test_static_keys_of_another_class_left_out_differ() -> None:

@@ -51,7 +51,7 @@ def test_run_learns_and_mines_a_class_that_only_the_shots_have(
     photos: Path, parts: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    results = stages.run(config(photos, shots__file=parts, **SHORT), out)
+    results = stages.run(config(photos, shots__file=parts, **SHORT), out, anyway=True)
     assert list(results["stages"]) == [*STAGES]
     for stage in ("transfer", "online", "tune"):
         figures = results["stages"][stage]

@@ -23,3 +23,12 @@ def test_commit_is_of_this_checkout_or_none(
 
 def test_versions_name_what_figures_depend_on() -> None:
     assert set(results.versions()) == {"mini", "python", "torch", "torchvision", "numpy"}
+
+
+def test_say_figures_tells_of_a_sample(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = {"nAP50": None, "bAP50": 61.25, "seconds": 4.0, "images": 500, "of_images": 4952}
+    results.say_figures("base", figures)
+    results.say_figures("base", figures | {"images": 4952})
+    assert capsys.readouterr().err == (
+        "base: bAP50 61.2 on 500 of 4,952 images in 4 s\nbase: bAP50 61.2 in 4 s\n"
+    )

@@ -21,11 +21,12 @@ from helpers.tiny_run import (
 from mini_fsod import checkpoint
 from mini_fsod.config.load import resolve
 from mini_fsod.errors import UserError
+from mini_fsod.files import part_of
 from mini_fsod.runs import stages
 
 TRAINED = {"iterations", "seconds", "training_seconds", "images_per_second", "checkpoint_sha256"}
 SCORED = {
-    *("metric", "nAP50", "bAP50", "AP50", "per_class", "images", "detections"),
+    *("metric", "nAP50", "bAP50", "AP50", "per_class", "images", "of_images", "detections"),
     *("test_set", "test_seconds", "score"),
 }
 
@@ -120,6 +121,30 @@ def test_run_finds_what_is_kept(
     assert stamps(copied.parent / ".stages") == before
     assert again["stages"] == first["stages"]
     assert capsys.readouterr().err.count("found in") == 2
+
+
+def test_run_clears_what_a_kill_left_in_a_finished_result(data: Path, copied: Path) -> None:
+    """As one that came while the detector was scored."""
+    left = [part_of(copied / "base" / "score-1.json"), part_of(copied / "results.json")]
+    for path in left:
+        path.touch()
+    run(config(data), copied)
+    assert not any(path.exists() for path in left)
+
+
+def test_run_refuses_a_kept_detector_that_was_changed(data: Path, copied: Path) -> None:
+    path = (copied / "transfer").resolve() / "checkpoint.safetensors"
+    path.write_bytes((copied / "base" / "checkpoint.safetensors").read_bytes())
+    with pytest.raises(UserError, match="damaged, or not the detector") as caught:
+        run(config(data), copied)
+    assert f"Delete {path.parent}" in caught.value.fix
+
+
+def test_run_computes_a_kept_detector_again_that_is_gone(data: Path, copied: Path) -> None:
+    before = weights(copied, "transfer")
+    (copied / "transfer" / "checkpoint.safetensors").unlink()
+    run(config(data), copied)
+    assert weights(copied, "transfer") == before
 
 
 def test_run_shares_results_with_other_runs(

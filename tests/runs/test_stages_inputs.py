@@ -23,7 +23,7 @@ from helpers.tiny_run import (
 from mini_fsod import checkpoint
 from mini_fsod.errors import UserError
 from mini_fsod.files import lock
-from mini_fsod.runs.data import RunData
+from mini_fsod.runs import stages
 from mini_fsod.tfa import cached_features
 
 # Detectors given as files
@@ -54,18 +54,18 @@ def test_run_scores_a_given_detector_once(
     alone = tmp_path / "alone.safetensors"
     shutil.copy(finished / "base" / "checkpoint.safetensors", alone)
     scored: list[str] = []
-    score = RunData.score
+    score = stages.score_test_set
 
-    def counted(self: RunData, *arguments: Any) -> dict[str, Any]:
+    def counted(*arguments: Any) -> dict[str, Any]:
         scored.append("score")
-        return score(self, *arguments)
+        return score(*arguments)
 
-    monkeypatch.setattr(RunData, "score", counted)
+    monkeypatch.setattr(stages, "score_test_set", counted)
     for name in ("one", "two"):
         run(config(data, base__checkpoint=alone), tmp_path / name, last="base")
     assert scored == ["score"]
     run(config(data, base__checkpoint=finished), tmp_path / "three" / "run", last="base")
-    assert scored == ["score"]  # the scores beside it came along
+    assert scored == ["score"] * 2  # those beside a detector of other runs may be anybody's
 
 
 def test_run_with_a_slim_base_detector(data: Path, finished: Path, tmp_path: Path) -> None:

@@ -49,6 +49,26 @@ def test_look_prefers_photos_to_the_copies_in_an_export(tmp_path: Path) -> None:
     assert found.boxes_of == {"bird": 2}
 
 
+@pytest.mark.parametrize("write", [exports.write_darknet, exports.write_label_studio_yolo])
+def test_look_takes_yolo_without_its_pictures(tmp_path: Path, write) -> None:
+    """Boxes are shares of the pictures' sizes: without pictures, nothing can be read."""
+    tiny.write_pictures(tmp_path / "photos")
+    write(tmp_path / "data", pictures=False)
+    archive = exports.zipped(tmp_path / "data", tmp_path / "export.zip")
+    found = look(tmp_path / "photos", archive, ["bird"])
+    assert found.boxes_of == {"bird": 2}
+    (tmp_path / "photos" / "a.png").unlink()
+    with pytest.raises(UserError, match=r"a\.txt: no picture of that name"):
+        look(tmp_path / "photos", archive, ["bird"])
+
+
+def test_look_takes_photos_in_a_zip(tmp_path: Path) -> None:
+    write_photos(tmp_path / "photos" / "monday")
+    archive = exports.zipped(tmp_path / "photos", tmp_path / "photos.zip")
+    found = look(archive, write_boxes(tmp_path / "b.json", *bolts()), ())
+    assert (len(found.photos), found.shots_root, found.outside) == (8, archive, [])
+
+
 def test_look_takes_pictures_that_are_not_among_the_photos(tmp_path: Path) -> None:
     photos = write_photos(tmp_path / "photos")
     exports.write_label_studio(tmp_path / "labelled")

@@ -75,6 +75,12 @@ def test_plan_study_plans_chosen_rows_only() -> None:
     assert all(cell in plan_study(study).cells for cell in cells)
 
 
+def test_plan_study_refuses_more_runs_than_anybody_wants() -> None:
+    study = replace(example_study(), seeds=tuple(range(1000)), shots=(1, 2, 3, 5, 10, 30))
+    with pytest.raises(UserError, match=r"runs, and a study has 5,000 at most"):
+        plan_study(study)
+
+
 def test_plan_study_without_splits_takes_the_configuration(tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
     own.write_text("data: {novel: [bird]}\n")

@@ -50,7 +50,7 @@ def study_words(folder: Path, out: Path) -> list[str]:
     }
     del keys["shots.k"]  # cells differ in it
     sets = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
-    return ["study", str(folder / "study.yaml"), "-o", str(out), *sets]
+    return ["study", str(folder / "study.yaml"), "-o", str(out), "--anyway", *sets]
 
 
 def without_times(value: Any) -> Any:

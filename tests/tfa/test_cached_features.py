@@ -17,8 +17,7 @@ from helpers.few_shot import make_run, save_detector
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.detector.model import Detector
 from mini_fsod.loader.schedule import Schedule
-from mini_fsod.runs.data import inputs_from
-from mini_fsod.runs.run import Run
+from mini_fsod.runs.run import Run, inputs_from
 from mini_fsod.tfa import cached_features
 from mini_fsod.tfa.cached_features import (
     bytes_of_views,

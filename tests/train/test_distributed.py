@@ -21,7 +21,7 @@ from mini_fsod.detector.model import build
 from mini_fsod.detector.settings import RoISettings, RPNSettings
 from mini_fsod.errors import UserError
 from mini_fsod.loader.schedule import Schedule
-from mini_fsod.runs.data import inputs_from
+from mini_fsod.runs.run import inputs_from
 from mini_fsod.train import distributed, log, loop
 from mini_fsod.train import state as states
 from mini_fsod.train.distributed import (
@@ -226,7 +226,7 @@ def test_collectives(tmp_path: Path) -> None:
 def slow_clocks(own: Team, folder: Path) -> None:
     """The clock of the second process runs three times as fast: the first one's counts."""
     told = SimpleNamespace(now=0.0)
-    loop.time = SimpleNamespace(perf_counter=lambda: told.now)
+    loop.clock = lambda: told.now
 
     def before(n: int) -> None:
         told.now += 0.5 + own.rank

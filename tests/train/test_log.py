@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from mini_fsod import console
+from mini_fsod.limits import LOG_BYTES
 from mini_fsod.train import log
 from mini_fsod.train.log import Log
 
@@ -71,6 +73,11 @@ def test_read_log_of_a_damaged_or_missing_file(tmp_path: Path) -> None:
     assert log.read_log(path) == []
     path.write_text('{"step": 5}\n{"step": 10}\n{"st')
     assert log.read_log(path) == [{"step": 5}, {"step": 10}]
+    path.write_text('{"step": 5}\n' + "[" * 100_000)
+    assert log.read_log(path) == [{"step": 5}]
+    path.write_text('{"step": 5}\n')
+    os.truncate(path, LOG_BYTES + 99)  # a line of zeros, sparse
+    assert log.read_log(path) == [{"step": 5}]
 
 
 def events(folder: Path) -> dict[str, list[tuple[int, float]]]:

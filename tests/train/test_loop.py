@@ -192,7 +192,7 @@ def test_train_refuses_a_nonfinite_gauge(tmp_path: Path) -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], small.Hook]:
     """Time that passes by iterations alone: a hook that lets each of them take so many seconds."""
     told = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: told.now))
+    monkeypatch.setattr(loop, "clock", lambda: told.now)
 
     def ticking(seconds: float, end: int | None = None) -> small.Hook:
         def hook(n: int) -> None:
@@ -219,27 +219,89 @@ def test_train_notes_slow_iterations(
 def test_minutes_become_a_number_of_iterations(
     tmp_path: Path, clock: Callable[..., small.Hook]
 ) -> None:
-    """Half a minute: settled after 15 s, at iteration 30 of 0.5 s each; 30 + 15 s * 2 are 60."""
+    """Half a minute of 0.5 s each."""
     budget = {"iterations": None, "minutes": 0.5}
-    _, trained = run(tmp_path / "whole", clock(0.5), **budget)
+    _, trained = run(tmp_path, clock(0.5), **budget)
     assert (trained.iterations, trained.seconds) == (60, 30.0)
     assert trained.images_per_second == 60 * small.BATCH / 30
-    rates = {line["step"]: line["rate"] for line in log.read_log(tmp_path / "whole" / log.FILE)}
+    rates = {line["step"]: line["rate"] for line in log.read_log(tmp_path / log.FILE)}
     assert rates[40] == pytest.approx(0.05)  # two thirds of 60: the rate falls at iteration 40
     assert rates[45] == pytest.approx(0.005)
     assert rates[50] == pytest.approx(0.005)
     assert rates[55] == pytest.approx(0.0005)  # eight ninths: at 53
 
-    # the number stays, whatever the speed after the resume
-    for iteration, seconds in ((32, 5.0), (37, 0.01), (58, 0.5)):
-        folder = tmp_path / str(iteration)
-        with pytest.raises(small.StopError):
-            run(folder, clock(0.5, iteration), **budget)
-        state = states.read_state(folder)
-        assert state is not None
-        assert state["total"] == 60
-        run(folder, clock(seconds), **budget)
-        assert_same(folder, tmp_path / "whole")
+
+@pytest.mark.parametrize(("then", "iterations"), [(0.25, 80), (1.0, 50)])
+def test_minutes_are_kept_where_the_speed_changes(
+    tmp_path: Path, clock: Callable[..., small.Hook], then: float, iterations: int
+) -> None:
+    """After 40 iterations of 0.5 s. The rate falls as time passes: at 20 s and at 26.7 s."""
+    early, late = clock(0.5), clock(then)
+
+    def hook(n: int) -> None:
+        (early if n < 40 else late)(n)
+
+    _, trained = run(tmp_path, hook, iterations=None, minutes=0.5)
+    assert trained.iterations == pytest.approx(iterations, abs=5)
+    assert 30 - 5 * then <= trained.seconds <= 30 + 5 * then  # it looks every five iterations
+    lines = log.read_log(tmp_path / log.FILE)
+    rates = [line["rate"] for line in lines]
+    assert rates[1:] == sorted(rates[1:], reverse=True)
+    for line in lines:
+        if line["seconds"] < 20 or 22 < line["seconds"] < 25 or line["seconds"] > 29:
+            expected = 0.05 * 0.1 ** ((line["seconds"] > 20) + (line["seconds"] > 26.7))
+            assert line["rate"] == pytest.approx(expected), line
+
+
+def test_minutes_hold_start_and_what_follows(
+    tmp_path: Path, clock: Callable[..., small.Hook]
+) -> None:
+    """5 s passed before the training and 10 s are for scoring: 15 s are left of 30."""
+    hook = clock(0.5)
+    _, trained = run(tmp_path, hook, iterations=None, minutes=0.5, began=95.0, reserve=10.0)
+    assert (trained.iterations, trained.seconds) == (30, 15.0)
+
+
+def test_minutes_train_for_a_quarter_at_least(
+    tmp_path: Path, clock: Callable[..., small.Hook], capsys: pytest.CaptureFixture[str]
+) -> None:
+    budget = {"iterations": None, "minutes": 1, "began": 95.0, "reserve": 200.0}
+    _, trained = run(tmp_path, clock(0.5), **budget)
+    assert trained.seconds == 15.0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "the start took 5 s and scoring will take about 3:20 min of the 1:00 min" in said
+    assert "data.test_most scores fewer pictures" in said
+
+
+@pytest.mark.parametrize("iteration", [7, 32, 58])
+def test_killed_training_has_the_minutes_that_are_left(
+    tmp_path: Path, clock: Callable[..., small.Hook], iteration: int
+) -> None:
+    """A state is saved every five iterations; the start of both processes counts."""
+    budget = {"iterations": None, "minutes": 0.5}
+    with pytest.raises(small.StopError):
+        run(tmp_path, clock(0.5, iteration), **budget)
+    state = states.read_state(tmp_path)
+    assert state is not None
+    saved = iteration // 5 * 5
+    assert (state["step"], state["seconds"], state["start"]) == (saved, saved / 2, 0)
+    assert state["total"] == (None if iteration < 30 else 60)
+    began = 100 + 0.5 * iteration - 1.0  # it took a second to start again
+    _, trained = run(tmp_path, clock(0.5), began=began, **budget)
+    assert trained.seconds == pytest.approx(29, abs=1)
+    rates = [line["rate"] for line in log.read_log(tmp_path / log.FILE)]
+    assert rates[1:] == sorted(rates[1:], reverse=True)
+    assert rates[-1] == pytest.approx(0.0005)
+
+
+def test_training_whose_minutes_are_over_ends_at_once(
+    tmp_path: Path, clock: Callable[..., small.Hook]
+) -> None:
+    budget = {"iterations": None, "minutes": 0.5}
+    with pytest.raises(small.StopError):
+        run(tmp_path, clock(0.5, 58), **budget)
+    _, trained = run(tmp_path, clock(20.0), **budget)
+    assert trained.iterations == 56  # it looks after each slow one
 
 
 def test_number_of_iterations_is_saved_at_once(
@@ -251,7 +313,7 @@ def test_number_of_iterations_is_saved_at_once(
         run(tmp_path, clock(0.5, 31), **budget)
     state = states.read_state(tmp_path)
     assert state is not None
-    assert (state["step"], state["total"]) == (30, 60)
+    assert (state["step"], state["total"], state["warm_up"]) == (30, 60, 4)
 
 
 def test_resume_before_the_number_of_iterations_is_known(

@@ -1,10 +1,19 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mini_fsod.train.schedule import can_estimate, iterations_in_budget, rate_at
+from mini_fsod.train.schedule import (
+    LEAST_LOOKS,
+    Look,
+    TimeLimit,
+    can_estimate,
+    rate_at,
+    seconds_each,
+)
 
 THIRDS = (2 / 3, 8 / 9)
 
@@ -60,15 +69,87 @@ def test_can_estimate(minutes: float, seconds: float, may: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("looks", "fits"),
+    ("looks", "seconds"),
     [
-        ([(0, 0), (6, 60)], 600),  # ten a second for sixty seconds
-        ([(0, 0), (4, 0), (5, 10), (6, 20)], 560),  # the slow start does not count: 20 + 54 * 10
-        ([(10, 70), (20, 170)], 570),  # a run that goes on: 170 + 40 * 10
-        ([(0, 0), (59, 5), (59.5, 10)], 15),
-        ([(0, 0), (42, 50), (43, 100), (44, 150), (48, 200)], 800),  # the last waited for a graph
-        ([(0, 0), (70, 50)], 51),  # over the budget already: it ends at once
+        ([(0, 0), (6, 60)], 0.1),
+        ([(0, 0), (4, 0), (5, 10), (6, 20)], 0.1),  # the slow start does not count
+        ([(10, 70), (20, 170)], 0.1),  # a run that goes on
+        ([(0, 0), (59, 5), (59.5, 10)], 0.1),
+        ([(0, 0), (42, 50), (43, 100), (44, 150), (48, 200)], 0.02),  # the last wrote a state
     ],
 )
-def test_iterations_in_budget(looks: list[tuple[float, int]], fits: int) -> None:
-    assert iterations_in_budget(1, looks) == fits
+def test_seconds_each(looks: list[Look], seconds: float) -> None:
+    assert seconds_each(looks) == pytest.approx(seconds)
+
+
+# A time limit
+
+
+def test_time_limit_at_a_constant_speed_is_a_number_of_iterations() -> None:
+    limit, looks = TimeLimit(60.0), [(0.0, 0)]
+    for step in range(0, 600, 50):
+        assert limit.total == (None if step < 200 else 600)
+        for n in range(step, step + 50):
+            at = limit.rate_at(n, 0.02, 4, THIRDS)
+            assert at == pytest.approx(rate_at(n, limit.total, 0.02, 4, THIRDS))
+        looks.append(((step + 50) / 10, step + 50))
+        limit.look(looks, 4)
+    assert limit.share_at(600) == pytest.approx(1)
+
+
+def test_time_limit_shortens_the_warm_up_once() -> None:
+    limit = TimeLimit(60.0)
+    limit.look([(0.0, 0), (20.0, 20)], 100)
+    assert (limit.total, limit.warm_up) == (60, 20)
+    looks = [(0.0, 0), (20.0, 20), (21.0, 40), (22.0, 60)]
+    assert len(looks) == LEAST_LOOKS
+    limit.look(looks, 100)
+    assert (limit.total, limit.warm_up) == (60 + 38 * 20, 20)
+
+
+def test_time_limit_keeps_its_fit_while_a_resumed_training_starts() -> None:
+    """The first iterations of a process are slow."""
+    limit = TimeLimit(60.0, total=600, step=300, share=0.5, warm_up=4)
+    limit.look([(30.0, 300), (40.0, 301)], 4)
+    assert (limit.total, limit.step) == (600, 300)
+    limit.look([(30.0, 300), (40.0, 301), (40.1, 302), (40.2, 303)], 4)
+    assert limit.total in (500, 501)
+    assert limit.share == pytest.approx(40.2 / 60)
+
+
+def test_time_limit_that_is_over_ends_the_training() -> None:
+    limit = TimeLimit(60.0)
+    limit.look([(0.0, 0), (70.0, 50)], 4)
+    assert limit.total == 50
+    resumed = TimeLimit(60.0, total=51, step=50, share=0.9, warm_up=4)
+    resumed.look([(61.0, 50), (63.0, 51)], 4)
+    assert resumed.total == 51
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(st.floats(0.1, 8), min_size=1, max_size=30),
+    st.sampled_from([30.0, 300.0]),
+    st.sampled_from([1, 5]),
+)
+def test_time_limit_ends_in_time_whatever_the_speed(
+    speeds: list[float], seconds: float, log_every: int
+) -> None:
+    """Iterations take as long as `speeds` say, each for twenty iterations, again and again."""
+    limit, rates = TimeLimit(seconds), []
+    looks: list[Look] = [(0.0, 0)]
+    now, step = 0.0, 0
+    while limit.total is None or step < limit.total:
+        rates.append(limit.rate_at(step, 1.0, 3, THIRDS))
+        now += speeds[step // 20 % len(speeds)]
+        step += 1
+        if step % log_every == 0 or step == limit.total:
+            looks.append((now, step))
+            limit.look(looks, 3)
+    slowest = max(speeds) * max(log_every, LEAST_LOOKS)
+    assert now <= seconds + slowest
+    assert now >= seconds - 2 * slowest
+    assert all(then <= before for before, then in pairwise(rates[3:]))  # after the warm-up
+    if slowest < seconds / 20:
+        for rate in (1.0, 0.1, 0.01):  # every part of the schedule has its turn
+            assert sum(at == pytest.approx(rate) for at in rates) > 0

@@ -126,6 +126,7 @@ def test_read_state_refuses_another_file(tmp_path: Path, content: bytes) -> None
         ("momentum", {"first.weight": 3}, "momentum.first.weight: Input should be"),
         ("averaged", {3: torch.ones(1)}, "averaged.3"),
         ("identity", DROPPED, "identity: Field required"),
+        ("momentum", {"a": torch.ones(2, device="meta")}, "momentum: tensors without values: a"),
     ],
 )
 def test_read_state_refuses_missing_keys_and_wrong_types(
@@ -136,6 +137,22 @@ def test_read_state_refuses_missing_keys_and_wrong_types(
     with pytest.raises(UserError, match=message) as caught:
         states.read_state(tmp_path)
     assert "Delete the file" in caught.value.fix
+
+
+def test_read_state_refuses_what_is_no_state(tmp_path: Path) -> None:
+    torch.save([1], tmp_path / states.FILE)
+    with pytest.raises(UserError, match=r"\(ValueError: Input should be a valid dictionary\)"):
+        states.read_state(tmp_path)
+
+
+def test_delete_state_leaves_a_folder_of_that_name(tmp_path: Path) -> None:
+    (tmp_path / states.FILE).touch()
+    for _ in range(2):
+        states.delete_state(tmp_path)
+        assert not any(tmp_path.iterdir())
+    (tmp_path / states.FILE).mkdir()
+    states.delete_state(tmp_path)
+    assert (tmp_path / states.FILE).is_dir()
 
 
 def test_read_state_refuses_a_pipe(tmp_path: Path) -> None:
@@ -151,13 +168,28 @@ def test_restore_refuses_momentum_of_another_shape() -> None:
         states.restore(state, *after_steps(0))
 
 
+def test_restore_of_some_momentum_goes_on_training() -> None:
+    """A weight without a gradient has none in the file; SGD takes all or nothing."""
+    state = states.snapshot(*after_steps(2))
+    kept = state["momentum"].pop("first.weight")
+    model, optimiser, average = after_steps(0)
+    states.restore(state, model, optimiser, average)
+    buffer = optimiser.state[model.first.weight]["momentum_buffer"]
+    assert kept.any()
+    assert not buffer.any()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
+    optimiser.step()
+    assert torch.equal(buffer, torch.ones_like(buffer))
+
+
 def test_state_writer_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     """And nothing else."""
     with states.StateWriter(tmp_path) as writer:
         writer.write(a_state(5))
-    left = tmp_path / f".{states.FILE}.k2j3.part"
+    left = tmp_path / f".{states.FILE}.0123abcd.part"
     left.write_bytes(b"half")
-    other = tmp_path / ".checkpoint.safetensors.k2j3.part"
+    other = tmp_path / ".checkpoint.safetensors.0123abcd.part"
     other.write_bytes(b"half")
     assert states.read_state(tmp_path) == a_state(5)
     with states.StateWriter(tmp_path):

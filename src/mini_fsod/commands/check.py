@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,7 @@ from mini_fsod.labels import LabelMap, refuse_split_with_novel
 if TYPE_CHECKING:
     from mini_fsod.data.dataset import Dataset
 
+ROWS = 1000  # of the table of classes
 KINDS = {
     "coco": "COCO",
     "voc": "VOC",
@@ -150,7 +152,7 @@ def _show_summary(name: str, figures: dict[str, Any]) -> None:
     )
     if figures["subsets"]:
         merged = {n: count for n, count in figures["subsets"].items() if count and "/" not in n}
-        sets = ", ".join(f"{n} {count:,}" for n, count in merged.items())
+        sets = ", ".join(f"{n} {count:,}" for n, count in merged.items()) or "without images"
         console.out.print(f"image sets  {console.plain(sets)}", soft_wrap=True)
     if figures["sizes"]["width"]:
         spans = (f"{k} {a} to {c}, median {b}" for k, (a, b, c) in figures["sizes"].items())
@@ -185,7 +187,8 @@ def class_table(classes: dict[str, dict[str, Any]], where: str) -> Table:
         ">median side",
         *beside_base,
     )
-    for name, row in classes.items():
+    shown = [*islice(classes.items(), ROWS)]
+    for name, row in shown:
         style = "bold magenta" if row["role"] == "novel" else ""
         side = "-" if row["median_side"] is None else f"{row['median_side']:.0f} px"
         cells = [f"{row[c]:,}" for c in counts]
@@ -196,6 +199,8 @@ def class_table(classes: dict[str, dict[str, Any]], where: str) -> Table:
             share = f" ({beside / boxes:.0%})" if boxes else ""
             cells.append(f"{beside:,} of {boxes:,}{share}")
         table.add_row(console.plain(name) + (" (novel)" if style else ""), *cells, style=style)
+    if len(classes) > len(shown):
+        table.add_row(f"... and {len(classes) - len(shown):,} more (--json lists all)", style="dim")
     return table
 
 

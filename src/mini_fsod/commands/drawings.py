@@ -16,22 +16,27 @@ from typing import Any
 from PIL import Image
 
 from mini_fsod.data.pictures import PictureError, open_picture
-from mini_fsod.draw import BASE_COLOUR, MANY_BOXES, NOVEL_COLOUR, draw_boxes
+from mini_fsod.draw import BASE_COLOUR, MANY_BOXES, NOVEL_COLOUR, contact_sheet, draw_boxes
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_folder, mode, real, write_image
 from mini_fsod.labels import LabelMap
-from mini_fsod.loader.decode import cores
-from mini_fsod.predict import Picture, Prediction, upright
+from mini_fsod.loader.decode import cores, decode
+from mini_fsod.predict.pictures import Picture, upright
+from mini_fsod.predict.prediction import Prediction
+from mini_fsod.predict.video import is_video
 
 MIN_SIDE = 800  # pixels: smaller images are enlarged, so that captions do not cover them
 MAX_ENLARGEMENT = 4
 EXIF_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".avif")
+SHEET_CELLS, SHEET_COLUMNS, SHEET_CELL = 24, 6, 320  # of the overview: pictures, columns, pixels
 SOFTWARE, MARK = 0x0131, "mini predict"  # EXIF tag and its value in drawings
 
 
 def drawing_path(folder: Path, picture: Picture) -> Path:
-    """Formats without EXIF data, such as BMP, become PNG."""
+    """Formats without EXIF data, such as BMP, become PNG; videos become MP4."""
     name = picture.name
+    if is_video(picture.path):
+        return folder / (name if name.lower().endswith(".mp4") else f"{name}.mp4")
     return folder / (name if name.lower().endswith(EXIF_SUFFIXES) else f"{name}.png")
 
 
@@ -42,7 +47,8 @@ def refuse_overwriting(folder: Path, pictures: Sequence[Picture]) -> None:
     sources = {real(picture.path) for picture in pictures}
     for picture in pictures:
         target = drawing_path(folder, picture)
-        if mode(target) and (real(target) in sources or not _is_drawing(target)):
+        drawn = is_video(picture.path) or _is_drawing(target)
+        if mode(target) and (real(target) in sources or not drawn):
             raise UserError(
                 f"{target} exists and would be overwritten.", "Choose another folder for --draw."
             )
@@ -57,26 +63,70 @@ def _is_drawing(path: Path) -> bool:
 
 
 def write_drawing(prediction: Prediction, labels: LabelMap, target: Path) -> None:
-    """Draw novel classes with captions; base classes too, unless there are very many boxes."""
-    is_novel = [name in labels.novel for name in prediction.names]
+    """Draw the detections into a copy of their picture; small pictures are enlarged."""
+    assert prediction.path is not None
     image = upright(prediction.path)
     scale = min(ceil(MIN_SIDE / max(image.size)), MAX_ENLARGEMENT)
-    if scale > 1:
-        size = (scale * image.width, scale * image.height)
+    size = (scale * image.width, scale * image.height)
+    exif = Image.Exif()
+    exif[SOFTWARE] = MARK
+    file_format = Image.registered_extensions()[target.suffix.lower()]
+    drawn = drawn_at(image, size, prediction, labels)
+    write_image(target, drawn, file_format, exif=exif, quality=92)
+
+
+def drawn_at(
+    image: Image.Image, size: tuple[int, int], prediction: Prediction, labels: LabelMap
+) -> Image.Image:
+    """The picture in this size with its detections.
+
+    Novel classes have captions; base classes too, unless there are very many boxes.
+    """
+    is_novel = [name in labels.novel for name in prediction.names]
+    if size != image.size:
         image = image.resize(size, Image.Resampling.LANCZOS)
-    drawn = draw_boxes(
+    return draw_boxes(
         image,
-        scale * prediction.xyxy,
+        size[0] / prediction.size[0] * prediction.boxes,
         [
             f"{name} {prediction.scores[n]:.2f}" if is_novel[n] or n < MANY_BOXES else ""
             for n, name in enumerate(prediction.names)
         ],
         [NOVEL_COLOUR if novel else BASE_COLOUR for novel in is_novel],
     )
-    exif = Image.Exif()
-    exif[SOFTWARE] = MARK
-    file_format = Image.registered_extensions()[target.suffix.lower()]
-    write_image(target, drawn, file_format, exif=exif, quality=92)
+
+
+def write_overview(
+    path: Path, predictions: Sequence[Prediction], labels: LabelMap, score: float
+) -> None:
+    """A PNG with up to SHEET_CELLS of the pictures and their detections, in the given order.
+
+    Pictures with detections come first, spread evenly over all of them.
+    """
+    pictures = [p.above(score) for p in predictions if p.frame is None]
+    filled = [p for p in pictures if len(p)]
+    chosen = _spread(filled, SHEET_CELLS)
+    chosen += _spread([p for p in pictures if not len(p)], SHEET_CELLS - len(chosen))
+    cells, names = [], []
+    for prediction in chosen:
+        assert prediction.path is not None
+        scale = min(SHEET_CELL / side for side in prediction.size)
+        width, height = (max(1, round(scale * side)) for side in prediction.size)
+        image = Image.fromarray(decode(prediction.path, max(width, height), 8 * SHEET_CELL))
+        cells.append(drawn_at(image, (width, height), prediction, labels))
+        names.append(prediction.path.name)
+    title = f"{len(filled):,} of {len(pictures):,} pictures have detections of {score:g} or more"
+    legend = [("new classes", NOVEL_COLOUR), ("base classes", BASE_COLOUR)][
+        : 2 if labels.base else 1
+    ]
+    columns = min(SHEET_COLUMNS, max(1, len(cells)))
+    write_image(path, contact_sheet(cells, columns, (SHEET_CELL, SHEET_CELL), title, legend))
+
+
+def _spread(items: Sequence[Prediction], count: int) -> list[Prediction]:
+    """At most `count` of them, evenly spread."""
+    wanted = min(count, len(items))
+    return [items[n * len(items) // wanted] for n in range(wanted)]
 
 
 @contextmanager

@@ -59,7 +59,8 @@ def mine_command(
 
     from mini_fsod.runs import stages  # torch: only imported for a valid configuration
 
-    if not stages.run(config, run, last="mine", command=command_line()):
+    # anyway: to choose boxes takes seconds, whatever the base detector is worth
+    if not stages.run(config, run, last="mine", command=command_line(), anyway=True):
         return  # torchrun: another process prints
     for folder in (run / "mine", run / "mine" / EXTRA):
         if is_file(folder / "thresholds.json"):

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 # `mini --help`: the commands by topic, in this order
 CONTENTS = {
     "Start": ("init", "demo", "presets"),
-    "Data": ("check", "sample", "data", "demo-data"),
+    "Data": ("check", "sample", "convert", "data", "demo-data"),
     "Training": ("run", "mine", "review", "runs", "pretrain", "study"),
     "Results": ("report", "doctor"),
-    "Detectors": ("predict", "eval", "checkpoint"),
+    "Detectors": ("predict", "eval", "export", "checkpoint"),
 }
 
 

@@ -103,8 +103,19 @@ def _is_local(host: str) -> bool:
 
 def _address(host: str, listening: socket.socket) -> str:
     """Host and port as a browser needs them."""
-    name = socket.gethostname() if host in OPEN else host
+    name = _own_number() if host in OPEN else host
     return f"[{name}]:{_port(listening)}" if ":" in name else f"{name}:{_port(listening)}"
+
+
+def _own_number() -> str:
+    """This machine's number in the network, for phones that do not know its name."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: it only chooses the way there
+            number: str = probe.getsockname()[0]
+            return number
+        except OSError:
+            return socket.gethostname()
 
 
 def _port(listening: socket.socket) -> int:

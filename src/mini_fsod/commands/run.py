@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.table import Table
 from typer import Argument, Option
@@ -21,7 +21,14 @@ from mini_fsod.commands.options import (
     out_option,
 )
 from mini_fsod.errors import brief
-from mini_fsod.files import CONFIG_FILE, is_file
+
+if TYPE_CHECKING:
+    from mini_fsod.config.schema import Config
+
+RARELY = 5.0  # times that base training shows each picture, and that teach little
+MORE = (
+    "Raise base.minutes or base.iterations, make views.short and views.test smaller, or use a GPU."
+)
 
 
 @app.command("run")
@@ -56,6 +63,13 @@ def run_command(
     out: Annotated[
         Path | None, out_option("The run's folder; default: runs/NAME.", "runs/first")
     ] = None,
+    dry_run: Annotated[
+        bool,
+        flag("--dry-run", "Print the stages, what is kept of them, and minutes and memory only."),
+    ] = False,
+    anyway: Annotated[
+        bool, flag("--anyway", "Go on where a stage left nothing to build on (exit code 3).")
+    ] = False,
 ) -> None:
     """Train a few-shot detector, stage by stage.
 
@@ -63,16 +77,19 @@ def run_command(
     are kept next to the run's folder, where other runs find them.
     Example: mini run voc-320 --set data.root=data/VOCdevkit --shots 5
     """
-    from mini_fsod.config.load import resolve
+    from mini_fsod.config.load import resolve, run_folder
 
-    source, default_out = _source_and_folder(config)
+    source, default_out = run_folder(config)
     sets = [*(sets or []), *(["only_novel=true"] if only_novel else [])]
     settings = resolve(source, sets, split=split, shots=shots, seed=seed)
     out = out or default_out
 
     from mini_fsod.runs import stages  # torch: only imported for a valid configuration
 
-    results = stages.run(settings, out, first, last, command_line())
+    if dry_run:
+        _print_estimate(settings, out, first, last)
+        return
+    results = stages.run(settings, out, first, last, command_line(), anyway=anyway)
     if not results:  # torchrun: another process prints
         return
     console.table(stage_table(results))
@@ -82,14 +99,48 @@ def run_command(
         console.note(f"try it: mini predict {shlex.quote(str(out))} IMAGES --draw drawn")
 
 
-def _source_and_folder(config: str) -> tuple[str, Path]:
-    """The preset or file that CONFIG names, and the run's folder if --out is not given."""
-    from mini_fsod.config.presets import PRESETS
+def _print_estimate(config: Config, out: Path, first: str | None, last: str | None) -> None:
+    """What is kept of a run, and what the rest will take on this machine."""
+    from mini_fsod.device import torch_device
+    from mini_fsod.runs.estimate import estimate_run
+    from mini_fsod.runs.stages import find_results
 
-    path = Path(config)
-    if config not in PRESETS and is_file(path / CONFIG_FILE):
-        return str(path / CONFIG_FILE), path
-    return config, Path("runs") / path.stem
+    data, found = find_results(config, out, first, last)
+    todo = [stage for stage, folder in found.items() if folder is None]
+    if todo:
+        console.note("measuring the speed of this machine: about 20 seconds on two free cores")
+    estimate = estimate_run(config, torch_device(config.device), todo, data)
+    costs = {stage.stage: stage for stage in estimate.stages}
+    iterations = costs["base"].iterations if "base" in costs else None
+    if iterations is not None:
+        shown = iterations * config.base.batch / len(data.base)
+        if shown < RARELY:
+            console.note(
+                f"base: {console.count(iterations, 'iteration')} show each picture {shown:.1f} "
+                f"times, which hardly teaches a detector anything. {MORE}"
+            )
+    table = console.columns("stage", "", ">iterations", ">img/s", ">scoring", ">time", ">memory")
+    for stage, folder in found.items():
+        if folder is not None:
+            table.add_row(stage, f"kept in {console.plain(folder)}", *[""] * 5, style="dim")
+            continue
+        cost = costs[stage]
+        speed, scoring = cost.images_per_second, 60 * cost.scoring
+        table.add_row(
+            stage,
+            "to do",
+            "" if cost.iterations is None else f"{cost.iterations:,}",
+            "" if speed is None else f"{speed:,.{int(speed < 10)}f}",
+            console.duration(scoring) if scoring else "",
+            console.duration(60 * cost.minutes),
+            console.size(cost.memory),
+        )
+    if estimate.decoding:
+        decoding = console.duration(60 * estimate.decoding)
+        table.add_row("", "decoding pictures, once", "", "", "", decoding, "")
+    total = console.duration(60 * estimate.minutes)
+    table.add_row("all", "", "", "", "", total, console.size(estimate.memory), style="bold")
+    console.table(table)
 
 
 def note_report(run: Path) -> None:

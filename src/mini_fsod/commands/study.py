@@ -12,11 +12,12 @@ from typer import Argument, Option
 from mini_fsod import console
 from mini_fsod.commands.options import Sets, app, command_line, flag, out_option
 from mini_fsod.errors import UserError
-from mini_fsod.files import CONFIG_FILE, is_file, is_folder, lock, mode
+from mini_fsod.files import CONFIG_FILE, is_file, is_folder, lock, mode, remove_leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mini_fsod.study.estimate import Rates
     from mini_fsod.study.plan import StudyPlan
     from mini_fsod.study.studies import Study
 
@@ -43,6 +44,9 @@ def study(
     full: Annotated[bool, flag("--full", "Use the paper's full schedule.")] = False,
     dry_run: Annotated[
         bool, flag("--dry-run", "Print the runs and their estimated time only.")
+    ] = False,
+    anyway: Annotated[
+        bool, flag("--anyway", "Go on where a stage left nothing to build on, as in mini run.")
     ] = False,
     figures: Annotated[
         bool, flag("--figures", "Draw the paper's figures as well; needs matplotlib.")
@@ -86,7 +90,7 @@ def study(
         )
     for config in todo.configs.values():
         config.ready()
-    failed = _run(chosen, todo, out)
+    failed = _run(chosen, todo, out, anyway)
     if figures:
         _draw(chosen, out)
     if failed:
@@ -98,7 +102,7 @@ def study(
         )
 
 
-def _run(chosen: Study, todo: StudyPlan, out: Path) -> dict[str, str]:
+def _run(chosen: Study, todo: StudyPlan, out: Path, anyway: bool) -> dict[str, str]:
     """Run what is left and print the tables; the failed cells with the reason."""
     from mini_fsod.runs import stages
     from mini_fsod.study.plan import read_plan, refuse_changed_plan, save_plan
@@ -108,8 +112,7 @@ def _run(chosen: Study, todo: StudyPlan, out: Path) -> dict[str, str]:
     guard = out / "locks" / "study.lock"
     store = out.resolve().parent / ".stages"  # shared with the runs beside the study
     with lock(guard, wait=True):
-        for part in out.glob(".*.part"):  # left by a killed process: written under this lock
-            part.unlink(missing_ok=True)
+        remove_leftovers(out.glob(".*.part"))  # written under this lock
         save_plan(out, chosen, todo)
 
     def write() -> str:
@@ -122,7 +125,13 @@ def _run(chosen: Study, todo: StudyPlan, out: Path) -> dict[str, str]:
         todo,
         out,
         lambda config, folder, last: stages.run(
-            config, folder, last=last, command=command_line(), results_store=store, wait=False
+            config,
+            folder,
+            last=last,
+            command=command_line(),
+            results_store=store,
+            wait=False,
+            anyway=anyway,
         ),
         finished=write,
     )
@@ -146,7 +155,7 @@ def _draw(chosen: Study, out: Path) -> None:
 
 def _list_studies(chosen: Sequence[Study]) -> None:
     """Each study with its runs and the time that they take on the machine at hand."""
-    from mini_fsod.study.estimate import estimate_cells
+    from mini_fsod.study.estimate import ROUGH, estimate_cells
     from mini_fsod.study.from_file import fill_from_config
     from mini_fsod.study.plan import plan_study
 
@@ -155,7 +164,7 @@ def _list_studies(chosen: Sequence[Study]) -> None:
     for one in chosen:
         todo = plan_study(fill_from_config(one))
         device = device or _device(todo)
-        times = estimate_cells(todo, todo, Path(one.name), device)
+        times = estimate_cells(todo, todo, Path(one.name), ROUGH[device], "rough")
         total = console.duration(sum(time.seconds for time in times))
         name = f"[bold]{console.plain(one.name)}[/]"
         table.add_row(name, str(len(todo.cells)), total, console.plain(one.about))
@@ -182,9 +191,14 @@ def _list_rows(one: Study) -> None:
 
 def _print_estimates(out: Path, todo: StudyPlan, whole: StudyPlan) -> None:
     """Each run with the stages that it computes and their time; the sum of what is left."""
-    from mini_fsod.study.estimate import estimate_cells
+    from mini_fsod.study.estimate import ROUGH, How, estimate_cells
 
-    times = estimate_cells(todo, whole, out, _device(todo))
+    kind: How = "estimated"
+    rates: Rates | None = _speed_of_this_machine(todo, out)
+    if rates is None:
+        console.note("set data.root for estimates: the speed is measured on your pictures")
+        rates, kind = ROUGH[_device(todo)], "rough"
+    times = estimate_cells(todo, whole, out, rates, kind)
     table = console.columns("run", "stages", ">time", "")
     for cell, time in zip(todo.cells, times, strict=True):
         style = "dim" if time.how == "finished" else ""
@@ -192,12 +206,35 @@ def _print_estimates(out: Path, todo: StudyPlan, whole: StudyPlan) -> None:
         row = (console.plain(cell.name), ", ".join(time.stages), duration, time.how)
         table.add_row(*row, style=style)
     left = [time for time in times if time.how != "finished"]
-    how = next((how for how in ("at least", "rough") if how in {time.how for time in left}), "")
+    how = next(
+        (how for how in ("at least", "rough", "estimated") if how in {time.how for time in left}),
+        "",
+    )
     done = len(times) - len(left)
     what = f"{console.count(len(left), 'run')} to do" + (f", {done} finished" if done else "")
     total = console.duration(sum(time.seconds for time in left))
     table.add_row(what, "", total, how, style="bold")
     console.table(table)
+
+
+def _speed_of_this_machine(todo: StudyPlan, out: Path) -> Rates | None:
+    """From the unfinished run with the most stages; None where the data are not here."""
+    from mini_fsod.study.worker import is_finished
+
+    left = [cell for cell in todo.cells if not is_finished(out, cell)]
+    if not left:
+        return {}
+    cell = max(left, key=lambda cell: len(cell.keys))
+    config = todo.configs[cell.name]
+    if config.data.root is None or not config.data.root.exists():
+        return None
+    from mini_fsod.device import torch_device
+    from mini_fsod.runs.estimate import estimate_run
+    from mini_fsod.study.estimate import estimated_rates
+
+    console.note("measuring the speed of this machine: about 20 seconds on two free cores")
+    estimate = estimate_run(config, torch_device(config.device), [*cell.keys])
+    return estimated_rates(config, estimate)
 
 
 def _device(todo: StudyPlan) -> str:

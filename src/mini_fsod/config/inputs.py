@@ -40,6 +40,9 @@ class Data(Section):
     train: str | None = None
     # image set to score on; null: test, else val. Change it if your sets have other names
     test: str | None = None
+    # most pictures of the test set to score on, the same ones in every run; null: all. Change it
+    # if scoring takes long
+    test_most: Count | None = None
     # a novel class: training images that show it are left out, its shots stay. Change it to learn a
     # class that the training images do not show (the paper's Appendix B)
     leave_out: str | None = None

@@ -1,6 +1,7 @@
 """How a preset, a file and --set become one configuration.
 
-Relative paths mean the current folder, as on the command line, and are kept as they were typed.
+Relative paths in a file are relative to the file, those of --set to the current folder; the
+configuration has them all from the current folder (`config/paths.py`).
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from pydantic import ValidationError
 
 from mini_fsod.config.auto import AUTO, auto_values
 from mini_fsod.config.inputs import Shots
+from mini_fsod.config.paths import paths_for, paths_from
 from mini_fsod.config.presets import PRESETS
 from mini_fsod.config.schema import TRAINED, Config, Online, Train
 from mini_fsod.config.values import NULLS, Section, explain, quoted
 from mini_fsod.errors import DataError, Problem
-from mini_fsod.files import read_bytes
+from mini_fsod.files import CONFIG_FILE, is_file, read_bytes
 from mini_fsod.limits import QUOTED, YAML_BYTES
 from mini_fsod.plain_yaml import parse_yaml
 
@@ -61,20 +63,29 @@ Found = tuple[tuple[int, int], Problem]  # a problem, and its position in the or
 
 
 def resolve(
-    source: str | Path,
-    sets: Sequence[str] = (),
+    source: str | Path | Mapping[str, Any],
+    sets: Sequence[str] | Mapping[str, Any] = (),
     split: str | None = None,
     shots: int | None = None,
     seed: int | None = None,
 ) -> Config:
-    """The configuration of a preset or a file, changed by `KEY=VALUE`s.
+    """The configuration of a preset, a file or a table of keys, changed by `KEY=VALUE`s.
 
-    `split`, `shots` and `seed` are short for data.split, shots.k and shots.seed, set last.
+    A table may name a `preset`; its values, and those of a table of changes, may be any that the
+    keys take. `split`, `shots` and `seed`, set last, are short for data.split, shots.k and
+    shots.seed.
     """
     problems: list[Found] = []
-    name = str(source)
-    layers = [_preset_layer(name)] if name in PRESETS else _file_layers(name, problems)
-    layers += [layer for text in sets for layer in _set_layers(text, problems)]
+    if isinstance(source, Mapping):
+        layers = _table_layers("the keys", source, problems)
+    elif str(source) in PRESETS:
+        layers = [_preset_layer(str(source))]
+    else:
+        layers = _file_layers(str(source), problems)
+    if isinstance(sets, Mapping):
+        layers.append(Layer("the overrides", sets))
+    else:
+        layers += [layer for text in sets for layer in _set_layers(text, problems)]
     short = (
         ("split", "data.split", split),
         ("shots", "shots.k", shots),
@@ -84,6 +95,12 @@ def resolve(
         if value is not None:
             layers.append(Layer(f"--{option} {value}", {key: value}, key))
     return _build(layers, problems)
+
+
+def for_folder(config: Config, folder: Path) -> Config:
+    """The configuration as a file in this folder holds it: with paths from there."""
+    keys = dict(_flat(config.model_dump(mode="json")))
+    return Config.model_validate(_nested(paths_for(folder, keys)))
 
 
 def _preset_layer(name: str) -> Layer:
@@ -108,6 +125,25 @@ def _file_layers(name: str, problems: list[Found]) -> list[Layer]:
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         problems.append(_problem(Layer(name, {}), "", _syntax_error(error)))
         return []
+    *preset, layer = _table_layers(name, table, problems)
+    keys = paths_from(Path(name).parent, dict(_flat(layer.keys)))
+    return [*preset, layer._replace(keys=keys)]
+
+
+def run_folder(config: str) -> tuple[str, Path]:
+    """The preset or file that `config` names, and the folder of its run unless another is given.
+
+    The folder of a run stands for its configuration.
+    """
+    path = Path(config)
+    if config not in PRESETS and is_file(path / CONFIG_FILE):
+        return str(path / CONFIG_FILE), path
+    return config, Path("runs") / path.stem
+
+
+def _table_layers(name: str, given: Mapping[str, Any], problems: list[Found]) -> list[Layer]:
+    """The keys of a table, after those of the preset that it names."""
+    table = dict(given)
     start = table.pop("preset", None)
     layer = Layer(name, table)
     if start is None:

@@ -123,6 +123,26 @@ PHOTOS: Keys = {
     "online.minutes": 15,
 }
 
+# Your own pictures on a CPU: the same stages on smaller views, with fewer proposals and shorter
+# re-training. Best with a finished base detector (base.checkpoint). For a GPU, or for small objects
+# and time to wait, use photos.
+PHOTOS_CPU: Keys = {
+    **PHOTOS,
+    # the head takes a tenth of the time with 1,000 proposals, next to none with 300
+    "detector.rpn_pre_nms": 1_000,
+    "detector.rpn_post_nms": 300,
+    "detector.roi_samples": 128,
+    "views.short": [320, 368, 416],
+    "views.long": 640,
+    "views.test": 416,
+    "discriminator.short": 416,
+    "base.batch": 4,
+    # 200 iterations or so, on two cores: the rate of the measured run (docs/results.md)
+    "online.minutes": 10,
+    "online.batch": 4,
+    "online.rate": 0.002,
+}
+
 # Pictures of 144 to 176 pixels with digits 20 to 66 pixels high, on two CPU cores and from random
 # weights: a narrow backbone with GroupNorm, because frozen BatchNorm cannot be trained from random
 # weights.
@@ -148,6 +168,7 @@ DEMO: Keys = {
     "views.test": 160,
     "views.flip": False,  # a mirrored digit is no digit
     "train.batch": 8,
+    "train.bf16": False,  # so that every CPU computes in the precision of the published figures
     # learning rates for a batch of 16, with which the demo was measured
     "base.iterations": 1_000,
     "base.rate": 0.02,
@@ -185,6 +206,9 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "voc-320-plus": Preset("voc-320 with what helped beyond the paper.", VOC_320_PLUS),
         "photos": Preset(
             "Your own pictures on one GPU; needs data.root, data.novel and the shots.", PHOTOS
+        ),
+        "photos-cpu": Preset(
+            "photos without a GPU: smaller views, fewer proposals, shorter re-training.", PHOTOS_CPU
         ),
         "demo": Preset(
             "Handwritten digits on photographs, made by `mini demo`: minutes on two CPU cores.",

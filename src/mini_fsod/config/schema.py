@@ -58,7 +58,8 @@ class Train(Section):
     clip: Positive | None = None
     # passes into which a batch is cut. Change it if memory runs out and the batch should stay
     accumulate: Count = 1
-    # bfloat16 autocast; auto: on CUDA. Change it to false if losses are not finite with clip too
+    # bfloat16 autocast; auto: on CUDA, and on CPUs with AVX-512 BF16 or AMX. Change it to false if
+    # losses are not finite with clip too, or for the same figures on every CPU
     bf16: Auto = "auto"
     # seconds between saved training states. Change it on slow disks
     save_seconds: NonNegativeFloat = 60
@@ -98,7 +99,8 @@ class TimedTraining(Training):
 
     either = ("iterations", "minutes")
 
-    # a time budget instead of iterations; the schedule is fitted to it. Change it if time is short
+    # a time limit for the whole stage instead of iterations, with its start and the scoring of its
+    # detector; the schedule is fitted to it. Change it if time is short
     minutes: Positive | None = None
 
     @property
@@ -322,7 +324,7 @@ class Config(Section):
             )
 
     def to_yaml(self) -> str:
-        """Every key with its value; stages omit what equals `train`. `load.from_file` reads it."""
+        """Every key with its value; stages omit what equals `train`. `load.resolve` reads it."""
         table = self.model_dump(mode="json")
         for stage in TRAINED:
             for name, shared in table["train"].items():

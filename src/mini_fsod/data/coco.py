@@ -16,7 +16,7 @@ from mini_fsod.data.json_stream import JsonError, RepeatedKey, records
 from mini_fsod.data.layout import KNOWN
 from mini_fsod.data.pictures import stays_inside
 from mini_fsod.data.problems import Report
-from mini_fsod.data.text import is_text, shown
+from mini_fsod.data.text import is_text, score_of, shown
 from mini_fsod.errors import Problem
 from mini_fsod.limits import BOXES, CLASSES, IMAGES, JSON_KEYS, PROBLEMS_OF_A_FILE
 
@@ -25,7 +25,7 @@ UNREAD_NAMED = 50  # keys that are not read
 FLAGS = ("iscrowd", "ignore", "difficult")
 KEPT = {
     "images": {"id", "file_name", "width", "height"},
-    "annotations": {"id", "image_id", "category_id", "bbox", "area", *FLAGS},
+    "annotations": {"id", "image_id", "category_id", "bbox", "area", "score", *FLAGS},
     "categories": {"id", "name"},
 }
 MOST = {"images": IMAGES, "annotations": BOXES, "categories": CLASSES}
@@ -45,6 +45,7 @@ class _Columns:
         self.ambiguous_ids: dict[str, set[int]] = {name: set() for name in KEPT}  # used twice
         self.ids, self.image_ids, self.category_ids = array("q"), array("q"), array("q")
         self.boxes, self.areas, self.flags = array("d"), array("d"), array("b")
+        self.scores = array("d")
 
     def report_annotations(self, wrong: Bools, kind: str, what: str, ids: Ints) -> None:
         """A problem for each wrong annotation, with its id of `ids`."""
@@ -227,6 +228,7 @@ def _annotation(columns: _Columns, key: str, index: int, record: Mapping[str, An
             _wrong_area(columns, f"annotation {number}", area)
         area = numbers[2] * numbers[3]
     columns.areas.append(area)
+    columns.scores.append(score_of(get("score")))
     columns.boxes.extend(numbers)
     columns.ids.append(ids[0])
     columns.image_ids.append(ids[1])
@@ -306,6 +308,7 @@ def _resolve(columns: _Columns, root: Path, unused: list[str]) -> Dataset:
             crowd=flags & 1 > 0,
             ignore=flags & 2 > 0,
             difficult=flags & 4 > 0,
+            score=np.array(columns.scores, dtype=np.float64)[kept],
         ),
         sources=(columns.report.file,) * len(images),
         unread=tuple(shown(key)[1:-1] for key in unused[:UNREAD_NAMED]),

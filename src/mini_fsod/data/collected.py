@@ -5,13 +5,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 
 from mini_fsod.data.dataset import Boxes, Dataset, ImageId
 from mini_fsod.data.folder import unique_ids
 from mini_fsod.data.problems import Report
-from mini_fsod.data.text import is_text, shown
+from mini_fsod.data.text import is_text, score_of, shown
 from mini_fsod.limits import BOXES, CLASSES, IMAGES
 
 NO_SIZE = (0, 0)
@@ -29,7 +30,7 @@ class Collected:
         self.notes: list[str] = []
         self._classes: dict[str, int] = {}
         self._images, self._labels, self._records = array("q"), array("q"), array("q")
-        self._xywh = array("d")
+        self._xywh, self._scores = array("d"), array("d")
 
     @property
     def is_full(self) -> bool:
@@ -53,7 +54,7 @@ class Collected:
         self.files.append(file)
         self.sizes.append(size)
 
-    def box(self, name: str, xywh: Sequence[float], where: str) -> None:
+    def box(self, name: str, xywh: Sequence[float], where: str, score: Any = None) -> None:
         """A box of the last image; `where` is its record in messages."""
         name = name.strip()
         if not name or not is_text(name):
@@ -63,6 +64,7 @@ class Collected:
         self._labels.append(self._classes.setdefault(name, len(self._classes)))
         self._records.append(len(self._records) + 1)
         self._xywh.extend(xywh)
+        self._scores.append(score_of(score))
 
     def dataset(self, unread: Sequence[str] = ()) -> Dataset:
         ids: tuple[ImageId, ...] = tuple(range(1, len(self.files) + 1))
@@ -83,6 +85,7 @@ class Collected:
                 np.array(self._xywh),
                 np.array(self._labels, dtype=np.int64),
                 record=np.array(self._records, dtype=np.int64),
+                score=np.array(self._scores),
             ),
             sources=(self.report.file,) * len(self.files),
             subsets={n: np.array(i, dtype=np.int64) for n, i in self.sets.items()},

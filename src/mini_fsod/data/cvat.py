@@ -129,7 +129,13 @@ def _image(part: Element, found: Collected) -> None:
             continue
         if shape.tag != "box":
             found.unread[f"<{shape.tag}> (their boxes are)"] = None
-        found.box(shape.get("label", ""), xywh, where)
+        found.box(shape.get("label", ""), xywh, where, _score(shape))
+
+
+def _score(shape: Element) -> str | None:
+    """The attribute score of a shape, which labels of imported detections have."""
+    given = (part.text for part in shape if part.tag == "attribute" and part.get("name") == "score")
+    return next(given, None)
 
 
 def _image_set(subset: str) -> str:

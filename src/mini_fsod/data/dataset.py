@@ -37,6 +37,7 @@ class Boxes:
     crowd: Bools  # (B,) COCO's `iscrowd`
     ignore: Bools  # (B,) COCO's `ignore`
     difficult: Bools  # (B,) VOC's `difficult`
+    score: Floats  # (B,) of detections and mined boxes, 0 to 1; nan for annotations
 
     def __len__(self) -> int:
         return len(self.image)
@@ -87,6 +88,7 @@ class Boxes:
             label=np.asarray(label, dtype=np.int64),
             area=np.asarray(area, dtype=np.float64),
             record=np.asarray(columns.get("record", np.arange(n)), dtype=np.int64),
+            score=np.asarray(columns.get("score", np.full(n, np.nan)), dtype=np.float64),
             **flags,
         ).take(np.argsort(images, kind="stable"))
 

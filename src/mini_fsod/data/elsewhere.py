@@ -50,13 +50,14 @@ def with_pictures_in(data: Dataset, folder: Path) -> tuple[Dataset, list[Problem
         return moved, []
     below = pictures_below(folder, lambda _: None, lambda _: None)
     known = set(below)
+    depth = max((name.count("/") + 1 for name in below), default=1)
     by_name: dict[str, list[str]] = {}
     for name in below:
         by_name.setdefault(PurePosixPath(name).name, []).append(name)
     report = Report()
     files = []
     for i, name in enumerate(data.files):
-        found = _candidates(name, known, by_name)
+        found = _candidates(name, depth, known, by_name)
         if len(found) > 1:
             file, record = data.where_image(i)
             listed = ", ".join(map(shown, found[:3]))
@@ -66,9 +67,11 @@ def with_pictures_in(data: Dataset, folder: Path) -> tuple[Dataset, list[Problem
     return replace(moved, files=tuple(files)), report.problems
 
 
-def _candidates(name: str, known: set[str], by_name: Mapping[str, Sequence[str]]) -> Sequence[str]:
+def _candidates(
+    name: str, depth: int, known: set[str], by_name: Mapping[str, Sequence[str]]
+) -> Sequence[str]:
     parts = [part for part in PurePosixPath(name.replace("\\", "/")).parts if part != ".."]
-    for start in range(len(parts)):
+    for start in range(max(len(parts) - depth, 0), len(parts)):
         end = "/".join(parts[start:])
         if end in known:
             return [end]

@@ -115,7 +115,7 @@ def _sample(sample: Json, record: str, field: str, found: Collected) -> None:
         elif not _is_box(xywh):
             report("box-shape", where, "bounding_box is not four numbers")
         else:
-            found.box(label, [float(v) for v in xywh], where)
+            found.box(label, [float(v) for v in xywh], where, box.get("confidence"))
             if box.get("mask") is not None or box.get("mask_path") is not None:
                 found.unread["masks (their boxes are)"] = None
 

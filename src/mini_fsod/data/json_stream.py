@@ -74,9 +74,9 @@ def records(path: Path) -> Iterator[tuple[str, int, Any]]:
         yield from _records(source)
 
 
-def elements(path: Path) -> Iterator[Any]:
+def elements(path: Path, limit: int = DETECTIONS_BYTES) -> Iterator[Any]:
     """The elements of a file that is a list, such as detections."""
-    with _open(path, DETECTIONS_BYTES) as source:
+    with _open(path, limit) as source:
         text = _Text(source)
         if text.next() != "[":
             raise JsonError("", "not a JSON list, which starts with [")

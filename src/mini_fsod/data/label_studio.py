@@ -18,6 +18,7 @@ from mini_fsod.limits import BOXES_PER_LABEL, PROBLEMS_OF_A_FILE
 
 CORNERS = ("x", "y", "width", "height")
 LABELS = ("rectanglelabels", "labels", "polygonlabels")
+DRAWN, FOUND = ("annotations", "completions"), ("predictions",)  # by people, by a detector
 OF_MIN = ("annotation_id", "annotator", "lead_time")  # what only JSON-MIN has at the top of a task
 UPRIGHT = 0.01  # degrees
 RESULTS = 100  # annotations of a task that are looked at
@@ -33,7 +34,7 @@ def is_label_studio(path: Path) -> bool:
         return False
     if not isinstance(first, dict):
         return False
-    full = isinstance(first.get("data"), dict) and {"annotations", "completions"} & first.keys()
+    full = isinstance(first.get("data"), dict) and {*DRAWN, *FOUND} & first.keys()
     return bool(full) or any(key in first for key in OF_MIN)
 
 
@@ -41,7 +42,8 @@ def read_label_studio(path: Path, file: str) -> tuple[Dataset, list[Problem]]:
     """All tasks with a picture; boxes of the rectangles and polygons that people drew.
 
     Of several annotations of a task, the one marked as ground truth is read, else the first one.
-    Predictions are not read. Rotated boxes, and boxes of rotated pictures, are problems.
+    Predictions are read where a task has no annotations at all, as in a file for import. Rotated
+    boxes, and boxes of rotated pictures, are problems.
     """
     report = Report(file)
     found = Collected("label studio", path.parent, report)
@@ -115,7 +117,8 @@ def _plain(address: str) -> str:
 
 def _annotation(task: Json) -> tuple[list[Any], int]:
     """The regions of the annotation that counts, and how many others there are."""
-    given = task.get("annotations", task.get("completions"))
+    # a file for import has predictions alone; an export has annotations, even if there are none
+    given = next((task[key] for key in (*DRAWN, *FOUND) if key in task), None)
     listed = given if isinstance(given, list) else []
     kept = [
         a for a in listed[:RESULTS]
@@ -189,7 +192,8 @@ def _shape(shape: Any, where: str, found: Collected) -> None:
         return
     x, y, w, h = (v / 100 for v in corners)
     for name in names[:10]:
-        found.box(name, (x * width, y * height, w * width, h * height), where)
+        xywh = (x * width, y * height, w * width, h * height)
+        found.box(name, xywh, where, shape.get("score"))
 
 
 def _around(points: Sequence[Any]) -> list[Any]:

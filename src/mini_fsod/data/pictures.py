@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from PIL import Image, UnidentifiedImageError
 
 from mini_fsod.errors import UserError
 from mini_fsod.files import open_regular
-from mini_fsod.limits import PICTURE_BYTES, PICTURE_PIXELS, WEBP_PIXELS
+from mini_fsod.limits import PICTURE_BYTES, PICTURE_PIXELS, PICTURE_SIDE, WEBP_PIXELS
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".avif")
 
@@ -28,6 +29,11 @@ UNREAD = (
     *(".heic", ".heif", ".hif", ".gif", ".jp2", ".j2k", ".jxl", ".jfif", ".svg"),
     *(".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2", ".pef", ".srw"),
 )
+
+# Pillow's warning starts at nine tenths of PICTURE_PIXELS
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+
+PLAIN = re.compile(r"[^/\\:\0]+")  # the name of a file without folders
 
 ORIENTATION = 0x0112  # EXIF tag: how viewers rotate the stored picture
 TURNS = {
@@ -56,6 +62,8 @@ def stays_inside(name: str, up: int = 0) -> bool:
 
     `up` is the depth of the folder that it is relative to.
     """
+    if PLAIN.fullmatch(name):  # most names, and millions of them in a list
+        return name != ".." or up > 0
     if not name or "\0" in name or PureWindowsPath(name).drive or name.startswith(("/", "\\")):
         return False
     depth = up
@@ -109,6 +117,9 @@ def open_picture(path: Path) -> Iterator[Image.Image]:
                 most = WEBP_PIXELS if picture.format in ("WEBP", "AVIF") else PICTURE_PIXELS
                 if width * height > most:
                     what = f"{width} x {height} is more than {most // 10**6} million pixels"
+                    raise PictureError("picture-too-large", what)
+                if max(width, height) > PICTURE_SIDE:
+                    what = f"{width} x {height}: a side is longer than {PICTURE_SIDE:,} pixels"
                     raise PictureError("picture-too-large", what)
                 yield picture
     except (PictureError, UserError):

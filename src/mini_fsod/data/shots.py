@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 
 from mini_fsod.data.dataset import Bools, Dataset, Floats, ImageId, Ints
-from mini_fsod.data.subsets import is_of, is_target, shared_images
+from mini_fsod.data.subsets import NO_ROWS, boxes_by_class, is_of, is_target, shared_images
 from mini_fsod.errors import UserError
 from mini_fsod.labels import LabelMap
 
@@ -55,10 +55,10 @@ def draw_shots(
     an error says where more boxes are. `fewer`: all boxes of a class that has fewer than K.
     """
     plain = is_plain(data)
-    chosen, short = {}, {}
+    chosen, short, found = {}, {}, boxes_by_class(data)
     for name in labels.classes:
         of_image: dict[ImageId, list[int]] = {}
-        for b in np.flatnonzero(plain & is_of(data, (name,))).tolist():
+        for b in (b for b in found.get(name, NO_ROWS).tolist() if plain[b]):
             of_image.setdefault(data.ids[int(data.boxes.image[b])], []).append(b)
         count = sum(len(part) for part in of_image.values())
         if count < shots and not fewer:
@@ -144,9 +144,9 @@ def tiny_shots(
     """A warning for each class at least half of whose shots have a side below `least`."""
     sample = sample.with_boxes(sample.boxes.take(is_target(sample)))
     boxes, tiny = sample.boxes, box_sides(sample, short, long) < least
-    lines = []
+    lines, by_class = [], boxes_by_class(sample)
     for name in names:
-        of_class = np.flatnonzero(is_of(sample, (name,)))
+        of_class = by_class.get(name, NO_ROWS)
         found = of_class[tiny[of_class]].tolist()
         if not found or 2 * len(found) < len(of_class):
             continue

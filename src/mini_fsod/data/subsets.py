@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
 from mini_fsod import console
-from mini_fsod.data.dataset import Bools, Dataset
+from mini_fsod.data.dataset import Bools, Dataset, Ints
 from mini_fsod.data.text import shown
 from mini_fsod.errors import UserError, nearest
 from mini_fsod.files import real
@@ -48,6 +50,9 @@ def shared_images(data: Dataset, other: Dataset | None) -> Bools:
     return np.array([file in known for file in data.files], dtype=np.bool_)
 
 
+NO_ROWS: Ints = np.zeros(0, dtype=np.int64)
+
+
 def default_training_set(data: Dataset) -> tuple[str, Dataset]:
     """(name, images) to train on by default; the name is "" where there is only one image set.
 
@@ -65,7 +70,19 @@ def default_training_set(data: Dataset) -> tuple[str, Dataset]:
 
 def is_of(data: Dataset, names: tuple[str, ...]) -> Bools:
     """(B,) whether each box is of one of these classes."""
-    return np.array([c in names for c in data.classes], dtype=np.bool_)[data.boxes.label]
+    wanted = set(names)
+    return np.array([c in wanted for c in data.classes], dtype=np.bool_)[data.boxes.label]
+
+
+def boxes_by_class(data: Dataset) -> dict[str, Ints]:
+    """The indices of the boxes of each class, in their order; found for all classes at once."""
+    order = np.argsort(data.boxes.label, kind="stable")
+    starts = np.searchsorted(data.boxes.label[order], np.arange(len(data.classes) + 1))
+    found: dict[str, Ints] = {}
+    for name, (start, end) in zip(data.classes, pairwise(starts.tolist()), strict=True):
+        rows = order[start:end]  # `mini check` sees data whose classes share a name
+        found[name] = np.sort(np.concatenate([found[name], rows])) if name in found else rows
+    return found
 
 
 def is_target(data: Dataset) -> Bools:
@@ -141,11 +158,47 @@ def hidden_boxes(data: Dataset, labels: LabelMap) -> dict[str, tuple[int, int]]:
     """Novel class: (its boxes, those of them in images with a base box), which can be mined."""
     with_base = np.zeros(len(data), dtype=np.bool_)
     with_base[data.boxes.image[is_of(data, labels.base)]] = True
-    counts = {}
+    counts, found = {}, boxes_by_class(data)
     for name in labels.novel:
-        images = data.boxes.image[is_of(data, (name,))]
+        images = data.boxes.image[found.get(name, NO_ROWS)]
         counts[name] = (len(images), int(with_base[images].sum()))
     return counts
+
+
+def test_sample(data: Dataset, most: int | None) -> Ints:
+    """(n,) the images of a sample of a test set, in order: at most so many; None: all.
+
+    It depends on the names of the images and on their boxes alone, so all runs on a data set share
+    it, whatever their novel classes. Half of it is for classes in turn, the rarest first, so that
+    none is missing; the rest is drawn from all images.
+    """
+    if most is None or most >= len(data):
+        return np.arange(len(data))
+    order = sorted(range(len(data)), key=lambda i: hashlib.sha256(data.files[i].encode()).digest())
+    targets = is_target(data)
+    image, label = data.boxes.image[targets], data.boxes.label[targets]
+    having = [{*image[label == c].tolist()} for c in range(len(data.classes))]
+    queues = [[i for i in order if i in images] for images in sorted(having, key=len) if images]
+    chosen: dict[int, None] = {}
+    for turn in range(max(map(len, queues), default=0)):
+        for queue in queues:
+            if turn < len(queue) and len(chosen) < max(most // 2, 1):
+                chosen.setdefault(queue[turn])
+    for i in order:
+        if len(chosen) < most:
+            chosen.setdefault(i)
+    return np.array(sorted(chosen), dtype=np.int64)
+
+
+def spread(data: Dataset, count: int) -> Dataset:
+    """So many images of a data set, evenly spread over it; those with a box, where there are any.
+
+    All of them, where it has fewer.
+    """
+    with_box = np.unique(data.boxes.image[is_target(data)])
+    images = with_box if len(with_box) else np.arange(len(data))
+    at = np.linspace(0, len(images) - 1, min(count, len(images))).astype(np.int64)
+    return data.select(images[at])
 
 
 def renamed_as_in(data: Dataset, whole: Dataset) -> Dataset:

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 
 from mini_fsod.data.dataset import Dataset
-from mini_fsod.data.subsets import base_set, hidden_boxes, image_sets, is_of, is_target
+from mini_fsod.data.subsets import (
+    NO_ROWS,
+    base_set,
+    boxes_by_class,
+    hidden_boxes,
+    image_sets,
+    is_of,
+    is_target,
+)
 from mini_fsod.errors import Problem, UserError
 from mini_fsod.labels import LabelMap, label_map, novel_names
 
@@ -83,18 +91,20 @@ def summarize(
         side = np.sqrt(np.maximum(boxes.xywh[:, 2] * boxes.xywh[:, 3], 0))
     finite = np.isfinite(side)
     mineable = hidden_boxes(training, labels)
-    sets = {name: data.subsets[name] for name in image_sets(data)}
-    classes = {}
+    sets = {n: np.isin(np.arange(len(data)), data.subsets[n]) for n in image_sets(data)}
+    hidden = boxes.crowd | boxes.ignore
+    classes, of_class, novel = {}, boxes_by_class(data), {*labels.novel}
     for name in labels.classes:
-        mask = is_of(data, (name,))
+        rows = of_class.get(name, NO_ROWS)
+        sides = side[rows][finite[rows]]
         classes[name] = {
-            "role": "novel" if name in labels.novel else "base",
-            "images": len(np.unique(boxes.image[mask])),
-            "boxes": int(mask.sum()),
-            "difficult": int(boxes.difficult[mask].sum()),
-            "crowd": int((boxes.crowd | boxes.ignore)[mask].sum()),
-            "boxes_of_sets": {n: int(np.isin(boxes.image[mask], i).sum()) for n, i in sets.items()},
-            "median_side": float(np.median(side[mask & finite])) if (mask & finite).any() else None,
+            "role": "novel" if name in novel else "base",
+            "images": len(np.unique(boxes.image[rows])),
+            "boxes": len(rows),
+            "difficult": int(boxes.difficult[rows].sum()),
+            "crowd": int(hidden[rows].sum()),
+            "boxes_of_sets": {n: int(mask[boxes.image[rows]].sum()) for n, mask in sets.items()},
+            "median_side": float(np.median(sides)) if len(sides) else None,
         }
         if name in mineable:
             classes[name]["training_boxes"], classes[name]["beside_base"] = mineable[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,16 @@ def number(text: str) -> float:
     if not text.isascii() or "_" in text:
         raise ValueError(text[:QUOTED])
     return float(text)
+
+
+def score_of(value: Any) -> float:
+    """A box's score from 0 to 1; nan where a file has none, or something else."""
+    if isinstance(value, str):
+        try:
+            value = number(value)
+        except ValueError:
+            return math.nan
+    return float(value) if type(value) in (int, float) and 0 <= value <= 1 else math.nan
 
 
 def is_text(value: str) -> bool:

@@ -6,6 +6,7 @@ import os
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError
 
@@ -28,6 +29,7 @@ SETS = ("train", "val", "trainval", "test")
 DIRECTORIES = ("jpegimages", "images")
 KEPT = {"name", "bndbox", "difficult"}
 TAGS_NAMED = 50  # that are not read
+NO_FILE = "in a list of images, but the file does not exist"
 
 # (object, class, (x, y, width, height), difficult)
 Row = tuple[int, str, tuple[float, float, float, float], bool]
@@ -121,6 +123,9 @@ def read_voc(root: Path, years: list[str]) -> tuple[Dataset, list[Problem]]:
         for stem in sorted(wanted or year.xml):
             file = year.annotations + year.xml.get(stem, f"{stem}.xml")
             of_file = report.of(file)
+            if stem not in year.xml and "/" not in stem:
+                of_file("annotation-missing", "", NO_FILE)
+                continue
             tree = _parsed(root / file, of_file)
             if tree is None:
                 continue
@@ -212,19 +217,23 @@ def _lists(
         report = report_all.of(f"{prefix}ImageSets/Main/{name}.txt")
         if not is_file(root / report.file):
             continue
+        found: dict[str, None] = {}  # each once, in order
         lists[name] = []
         try:
-            content = read_bytes(root / report.file, LIST_BYTES)
-            lines = content.decode("utf-8-sig", "replace").splitlines()
+            content = BytesIO(read_bytes(root / report.file, LIST_BYTES))
         except OSError as error:
             report("list-unreadable", "", f"cannot be read ({error.strerror})")
             continue
-        for n, line in enumerate(lines, start=1):
-            stem = _listed(line.strip(), stems)
+        lines = TextIOWrapper(content, "utf-8-sig", "replace")
+        for n, line in enumerate(map(str.strip, lines), start=1):
+            if line in found:
+                continue
+            stem = line if line in stems else _listed(line, stems)
             if stem and not stays_inside(stem):
                 report("path-outside", f"line {n}", f"{shown(stem)} is outside the data folder")
             elif stem:
-                lists[name].append(stem)
+                found[stem] = None
+        lists[name] = [*found]
     return lists
 
 
@@ -239,7 +248,7 @@ def _parsed(path: Path, report: Report) -> Element | None:
     try:
         tree: Element = fromstring(read_bytes(path, LABEL_BYTES), forbid_dtd=True)
     except FileNotFoundError:
-        report("annotation-missing", "", "in a list of images, but the file does not exist")
+        report("annotation-missing", "", NO_FILE)
     except DefusedXmlException:
         report("xml-entities", "", "declares XML entities, which may expand without limit")
     except (ParseError, ValueError, LookupError, RecursionError) as error:

@@ -42,6 +42,7 @@ def write_coco(
         }
         | ({"ignore": 1} if boxes.ignore[n] else {})
         | ({"difficult": 1} if boxes.difficult[n] else {})
+        | ({"score": float(boxes.score[n])} if boxes.score[n] >= 0 else {})
         for n, (image, box, label, area) in enumerate(
             zip(*(column.tolist() for column in columns), strict=True)
         )

@@ -23,7 +23,12 @@ from mini_fsod.data.pictures import (
 )
 from mini_fsod.data.problems import Report
 from mini_fsod.data.text import is_text, number, read_text, shown
-from mini_fsod.data.yolo_exports import NAMES, export_table, labels_elsewhere
+from mini_fsod.data.yolo_exports import (
+    NAMES,
+    export_table,
+    labels_elsewhere,
+    report_lost_pictures,
+)
 from mini_fsod.errors import Problem, nearest
 from mini_fsod.files import is_file, is_folder, real
 from mini_fsod.limits import (
@@ -75,6 +80,8 @@ def read_yolo(config: Path, pictures: Path | None = None) -> tuple[Dataset, list
             report("yaml-shape", "", "no image sets", "add train: images/train, val: images/val")
         files = tuple(dict.fromkeys(f for part in sets.values() for f in part))
         sources = tuple(map(label_file, files))
+        if sets and not files and not report.kept:
+            report_lost_pictures(root, report)
     index = {f: i for i, f in enumerate(files)}
     folder = pictures or root
     sizes = np.zeros((len(files), 2), dtype=np.int64)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from mini_fsod.data.elsewhere import UPLOAD
 from mini_fsod.data.folder import pictures_below
 from mini_fsod.data.layout import listing, names_in
 from mini_fsod.data.pictures import is_picture
@@ -36,7 +37,7 @@ def _image_sets(folder: Path, names: Sequence[str]) -> dict[str, str]:
     """{image set: folder}, as data.yaml would name them."""
     sets = {FOLDERS[n]: n for n in names if n in FOLDERS and is_folder(folder / n)}
     if sets or "labels" in names:
-        return sets or {"train": "images"}
+        return sets or {"train": "images" if "images" in names else "labels"}
     stems = {PurePosixPath(n).stem for n in names if n.endswith(".txt") and n not in NOT_LABELS}
     return {"train": "."} if stems & {PurePosixPath(n).stem for n in names if is_picture(n)} else {}
 
@@ -67,7 +68,8 @@ def labels_elsewhere(root: Path, pictures: Path, report: Report) -> tuple[list[s
     found: dict[str, str] = {}
     for label in _label_files(root):
         parts = PurePosixPath(label).with_suffix("").parts
-        ends = ("/".join(parts[n:]) for n in range(len(parts)))
+        ends = ["/".join(parts[n:]) for n in range(len(parts))]
+        ends.append(UPLOAD.sub("", parts[-1]))
         meant = next((by_end[end] for end in ends if end in by_end), [])
         if len(meant) == 1:
             found.setdefault(meant[0], label)
@@ -78,6 +80,15 @@ def labels_elsewhere(root: Path, pictures: Path, report: Report) -> tuple[list[s
         else:
             report("picture-missing", "", f"no picture of that name in {pictures}", file=label)
     return list(found), list(found.values())
+
+
+def report_lost_pictures(root: Path, report: Report) -> None:
+    """A problem if there are label files in a data set without any picture."""
+    labels = _label_files(root)
+    if labels:
+        what = f"{len(labels):,} label files like it, but no pictures"
+        fix = "name the folder of the pictures: --root, data.pictures or shots.root"
+        report("picture-missing", "", what, fix, file=labels[0])
 
 
 def _label_files(root: Path) -> list[str]:

@@ -64,6 +64,18 @@ def pairwise_iou(a: Tensor, b: Tensor) -> Tensor:
     return paired_iou(a.unsqueeze(-2), b.unsqueeze(-3))
 
 
+def top(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k best of values (B, N), best first, and their indices, both (B, k).
+
+    On the CPU equal values keep their order, which is that of ONNX's TopK too; CUDA has none.
+    """
+    if values.is_cuda or torch.compiler.is_compiling():
+        best = values.topk(k)
+        return best.values, best.indices
+    ordered, indices = values.sort(dim=1, descending=True, stable=True)
+    return ordered[:, :k], indices[:, :k]
+
+
 def gather_rows(values: Tensor, index: Tensor) -> Tensor:
     """Rows of values (B, N, ...) at index (B, S): (B, S, ...)."""
     shape = index.shape + (1,) * (values.dim() - 2)

@@ -1,12 +1,15 @@
-"""Convolutions with bias, sum and ReLU, which on CUDA are one pass over the output."""
+"""Convolutions with bias, sum and ReLU: one pass over the output on CUDA, in place elsewhere."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.ops import FrozenBatchNorm2d
+
+from mini_fsod.detector.on_cpu import eager_on_cpu
 
 
 def conv_add_relu(conv: Any, x: Tensor, coarse: Tensor | None = None, relu: bool = False) -> Tensor:
@@ -22,7 +25,10 @@ def conv_add_relu(conv: Any, x: Tensor, coarse: Tensor | None = None, relu: bool
         return finished
     out: Tensor = conv(x)
     if coarse is not None:
-        out = add_upsampled(out, coarse)
+        if not eager_on_cpu(out):
+            out = add_upsampled(out, coarse)
+        else:
+            out = _AddUpsampled.apply(out, coarse)
     return F.relu(out, inplace=True) if relu else out
 
 
@@ -34,6 +40,22 @@ def add_upsampled(fine: Tensor, coarse: Tensor) -> Tensor:
     images, channels, height, width = coarse.shape
     blocks = fine.view(images, channels, height, 2, width, 2)
     return (blocks + coarse[:, :, :, None, :, None]).flatten(4, 5).flatten(2, 3)
+
+
+class _AddUpsampled(torch.autograd.Function):
+    """`add_upsampled` in place, for CPUs; sums over the blocks in one pass in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, fine: Tensor, coarse: Tensor) -> Tensor:
+        ctx.mark_dirty(fine)
+        images, channels, height, width = coarse.shape
+        blocks = fine.view(images, channels, height, 2, width, 2)
+        blocks.add_(coarse[:, :, :, None, :, None])
+        return fine
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        return grad, F.avg_pool2d(grad, 2, divisor_override=1)
 
 
 class FoldedConv(nn.Module):
@@ -56,16 +78,16 @@ class FoldedConv(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor | None = None, relu: bool = False) -> Tensor:
         weight = self.weight * self.scale
-        x = F.conv2d(x, weight, None, self.stride, self.padding, groups=self.groups)
         if x.is_cuda:
             from mini_fsod.kernels.epilogue import shift_add_relu  # Triton comes with CUDA only
 
+            x = F.conv2d(x, weight, None, self.stride, self.padding, groups=self.groups)
             finished: Tensor = shift_add_relu(x, self.shift, residual, relu)
             return finished
-        x = x + self.shift.to(x.dtype).view(1, -1, 1, 1)
+        x = F.conv2d(x, weight, self.shift, self.stride, self.padding, groups=self.groups)
         if residual is not None:
-            x = x + residual
-        return F.relu(x) if relu else x
+            x = x.add_(residual)
+        return F.relu(x, inplace=True) if relu else x
 
 
 def norm_factors(norm: nn.BatchNorm2d | FrozenBatchNorm2d) -> tuple[Tensor, Tensor]:

@@ -39,6 +39,7 @@ from mini_fsod.detector.boxes import clip, decode_boxes
 from mini_fsod.detector.fpn import FeaturePyramid
 from mini_fsod.detector.losses import iou_loss, roi_losses, rpn_losses
 from mini_fsod.detector.matching import Matches, draw_samples, match, random_keys, sampled_regions
+from mini_fsod.detector.on_cpu import eager_on_cpu
 from mini_fsod.detector.postprocess import select
 from mini_fsod.detector.preprocess import batch_images, normalise
 from mini_fsod.detector.roi import BoxHead, IoUBranch, Predictor
@@ -131,10 +132,13 @@ class Detector(nn.Module):
         rpn, rounds = self.settings.rpn, None if exact else self.settings.nms_rounds
         return propose(logits, deltas, anchors, counts, sizes, rpn, training, rounds)
 
-    def pool(self, levels: Sequence[Tensor], boxes: Tensor) -> Tensor:
-        """RoI features (B * R, channels, size, size) of boxes (B, R, 4) on P2 to P5."""
+    def pool(self, levels: Sequence[Tensor], boxes: Tensor, rows: Tensor | None = None) -> Tensor:
+        """RoI features (B * R, channels, size, size) of boxes (B, R, 4) on P2 to P5.
+
+        With `rows` (n,) of only these of the B * R boxes.
+        """
         roi = self.settings.roi
-        return pool_rois(levels[:-1], boxes, roi.size, roi.sampling_ratio).flatten(0, 1)
+        return pool_rois(levels[:-1], boxes, roi.size, roi.sampling_ratio, rows)
 
     def roi_outputs(self, pooled: Tensor, images: int) -> RoIOutputs:
         """Outputs (B, R, ...) of the heads for RoI features (B * R, ...). R = 0 is fine."""
@@ -142,6 +146,25 @@ class Detector(nn.Module):
         logits, deltas = self.predictor(self.box_head(pooled))
         iou = None if self.iou_branch is None else self.iou_branch(pooled).view(shape)
         return RoIOutputs(logits.unflatten(0, shape), deltas.unflatten(0, shape), iou)
+
+    def outputs_of_valid(
+        self, levels: Sequence[Tensor], boxes: Tensor, valid: Tensor
+    ) -> RoIOutputs:
+        """Outputs (B, R, ...) of the heads for boxes (B, R, 4), of which some are valid (B, R).
+
+        On a CPU padding is left out, and its outputs are zero; elsewhere it is like any other box.
+        """
+        if not eager_on_cpu(valid) or bool(valid.all()):
+            return self.roi_outputs(self.pool(levels, boxes), len(boxes))
+        rows = valid.flatten().nonzero().flatten()
+        outputs = self.roi_outputs(self.pool(levels, boxes, rows), 1)
+
+        def padded(part: Tensor) -> Tensor:
+            whole = part.new_zeros(valid.numel(), *part.shape[2:])
+            return whole.index_copy(0, rows, part[0]).view(*valid.shape, *part.shape[2:])
+
+        logits, deltas, iou = outputs
+        return RoIOutputs(padded(logits), padded(deltas), None if iou is None else padded(iou))
 
     # Training
 
@@ -177,7 +200,7 @@ class Detector(nn.Module):
         )
         proposals = self.propose(logits, deltas, anchors, counts, sizes, training=True)
         regions = self.sample_rois(*self.match_rois(proposals, targets), draw, roi_samples)[1]
-        outputs = self.roi_outputs(self.pool(levels, regions.rois), len(images))
+        outputs = self.outputs_of_valid(levels, regions.rois, regions.valid)
         return {
             "loss_objectness": objectness,
             "loss_rpn_box_reg": rpn_box,
@@ -250,7 +273,7 @@ class Detector(nn.Module):
                 torch.cat((proposals.valid, extra.valid), 1),
                 proposals.settled,
             )
-        scores, deltas, iou = self.roi_outputs(self.pool(levels, proposals.boxes), len(images))
+        scores, deltas, iou = self.outputs_of_valid(levels, proposals.boxes, proposals.valid)
         boxes = decode_boxes(deltas, proposals.boxes[:, :, None], self.settings.roi.box_weights)
         return ScoredProposals(
             proposals,

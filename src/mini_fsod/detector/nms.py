@@ -19,6 +19,7 @@ import torchvision.ops
 from torch import Tensor
 
 from mini_fsod.detector.boxes import pairwise_iou
+from mini_fsod.detector.on_cpu import eager_on_cpu
 
 LARGEST_MATRIX = 2**26  # entries of the overlap matrices computed at once
 
@@ -42,7 +43,7 @@ def nms(
         from mini_fsod.kernels.nms import suppress  # Triton comes with CUDA only
 
         keep = suppress(boxes, valid, group, _round_down(threshold))
-    elif boxes.device.type == "cpu" and not torch.compiler.is_compiling():
+    elif eager_on_cpu(boxes):
         keep = nms_by_loop(boxes, valid, threshold, group)
     else:
         return by_matrix(boxes, valid, threshold, group, rounds)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mini_fsod.detector.batch import Detections
-from mini_fsod.detector.boxes import gather_rows
+from mini_fsod.detector.boxes import gather_rows, top
 from mini_fsod.detector.nms import nms
 
 SMALLEST_SIDE = 1e-2  # of a detection, in pixels
@@ -38,10 +38,10 @@ def select(
     number = allowed.sum(1)
     width = min(allowed.shape[1], int(number.max()) if candidates is None else candidates)
 
-    top = scores.flatten(1).masked_fill(~allowed, -torch.inf).topk(width)
-    valid = top.values > -torch.inf
-    best = gather_rows(boxes.flatten(1, 2), top.indices)
-    label = top.indices % classes
+    ranked, rows = top(scores.flatten(1).masked_fill(~allowed, -torch.inf), width)
+    valid = ranked > -torch.inf
+    best = gather_rows(boxes.flatten(1, 2), rows)
+    label = rows % classes
     keep, settled = nms(best, valid, nms_iou, group=label, rounds=rounds)
     exact = settled & ((number <= width) | (keep.sum(1) >= detections))
 
@@ -51,9 +51,9 @@ def select(
     found = keep.gather(1, order)
     return Detections(
         boxes=gather_rows(best, order) * found[..., None],
-        scores=torch.where(found, top.values.gather(1, order), 0.0),
+        scores=torch.where(found, ranked.gather(1, order), 0.0),
         labels=torch.where(found, label.gather(1, order), 0),
         valid=found,
-        proposal=torch.where(found, top.indices.gather(1, order) // classes, 0),
+        proposal=torch.where(found, rows.gather(1, order) // classes, 0),
         exact=exact,
     )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mini_fsod.detector.on_cpu import linear
 from mini_fsod.detector.settings import Classifier
 
 COSINE_SCALE = 20.0  # as in TFA
@@ -38,8 +41,9 @@ class BoxHead(nn.Module):
         for conv in self.convs:
             x = F.relu(conv(x), inplace=True)
         x = x.permute(0, 2, 3, 1).flatten(1)
+        layer: Any
         for layer in self.layers:
-            x = F.relu(layer(x), inplace=True)
+            x = F.relu(linear(layer, x), inplace=True)
         return x
 
 
@@ -88,7 +92,7 @@ class Predictor(nn.Module):
         with torch.autocast(hidden.device.type, enabled=False):
             hidden = hidden.float()
             deltas = self.boxes(hidden)
-            return self.classifier(hidden), deltas.view(len(deltas), deltas.shape[1] // 4, 4)
+            return self.classifier(hidden), deltas.unflatten(1, (-1, 4))
 
 
 class IoUBranch(nn.Module):

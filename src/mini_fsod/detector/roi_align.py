@@ -28,20 +28,29 @@ def roi_levels(boxes: Tensor) -> Tensor:
     return level.to(torch.int64) - FIRST_LEVEL
 
 
-def pool_rois(levels: Sequence[Tensor], boxes: Tensor, size: int, sampling_ratio: int) -> Tensor:
-    """RoI features (B, R, C, size, size) of boxes (B, R, 4) on P2 to P5, channels-last in memory.
+def pool_rois(
+    levels: Sequence[Tensor],
+    boxes: Tensor,
+    size: int,
+    sampling_ratio: int,
+    rows: Tensor | None = None,
+) -> Tensor:
+    """RoI features (B R, C, size, size) of boxes (B, R, 4) on P2 to P5, channels-last in memory.
 
     Boxes lie inside the canvas; zero boxes (padding) are pooled like any other; R = 0 is fine.
-    On CUDA features keep their precision, elsewhere they become float32.
+    With `rows` (n,) only these of the B R boxes are pooled. On CUDA features keep their precision,
+    elsewhere they become float32.
     """
     cells, level_shapes, geometry = flatten_pyramid(levels, boxes, size)
+    if rows is not None:
+        level_shapes, geometry = level_shapes[rows], geometry[rows]
     if boxes.is_cuda:
         from mini_fsod.kernels.roi_align import pool_cells  # Triton comes with CUDA only
 
         pooled: Tensor = pool_cells(cells, level_shapes, geometry, size, sampling_ratio)
     else:
         pooled = pool_bags(cells, level_shapes, geometry, size, sampling_ratio)
-    return pooled.permute(0, 3, 1, 2).view(*boxes.shape[:2], cells.shape[1], size, size)
+    return pooled.permute(0, 3, 1, 2)
 
 
 def flatten_pyramid(

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from mini_fsod.detector.batch import Proposals
-from mini_fsod.detector.boxes import clip, decode_boxes, gather_rows
+from mini_fsod.detector.boxes import clip, decode_boxes, gather_rows, top
 from mini_fsod.detector.convolution import conv_add_relu
 from mini_fsod.detector.nms import nms_within_levels
+from mini_fsod.detector.on_cpu import linear
 from mini_fsod.detector.settings import RPNSettings
 
 SMALLEST_SIDE = 1e-3  # of a proposal, in pixels
@@ -42,7 +43,7 @@ class RPNHead(nn.Module):
             for conv in self.convs:
                 x = conv_add_relu(conv, x, relu=True)
             rows.append(x.flatten(2).transpose(1, 2))  # (B, h w, channels), no copy: channels-last
-        out = self.predict(torch.cat(rows, dim=1)).float()
+        out = linear(self.predict, torch.cat(rows, dim=1)).float()
         images = out.shape[0]
         return (
             out[..., : self.per_cell].reshape(images, -1),
@@ -71,17 +72,16 @@ def propose(
     before_nms = settings.before_nms_train if training else settings.before_nms_test
     after_nms = settings.after_nms_train if training else settings.after_nms_test
     kept = [min(before_nms, n) for n in counts]
-    top = [x.topk(k) for x, k in zip(torch.split(logits, list(counts), 1), kept, strict=True)]
+    best = [top(x, k) for x, k in zip(torch.split(logits, list(counts), 1), kept, strict=True)]
     starts = accumulate(counts, initial=0)
-    scores = torch.cat([level.values for level in top], 1)
-    rows = torch.cat([level.indices + start for level, start in zip(top, starts, strict=False)], 1)
+    scores = torch.cat([values for values, _ in best], 1)
+    rows = torch.cat([index + start for (_, index), start in zip(best, starts, strict=False)], 1)
 
     boxes = clip(decode_boxes(gather_rows(deltas, rows), anchors[rows]), sizes)
     large = (boxes[..., 2:] - boxes[..., :2] >= SMALLEST_SIDE).all(-1)
     valid = large & (scores.sigmoid() >= settings.score_cut)
     keep, settled = nms_within_levels(boxes, valid, kept, settings.nms, rounds)
 
-    best = scores.masked_fill(~keep, -torch.inf).topk(min(after_nms, keep.shape[1]))
-    valid = best.values > -torch.inf
-    chosen = gather_rows(boxes, best.indices) * valid[..., None]
-    return Proposals(chosen, best.values, valid, settled)
+    scores, rows = top(scores.masked_fill(~keep, -torch.inf), min(after_nms, keep.shape[1]))
+    valid = scores > -torch.inf
+    return Proposals(gather_rows(boxes, rows) * valid[..., None], scores, valid, settled)

@@ -8,6 +8,7 @@ ones too. No code in a file is ever run, and memory stays in proportion to the f
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import pickle
 import warnings
@@ -17,13 +18,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_file
-from mini_fsod.limits import PICKLE_BYTES, PICKLE_READS
+from mini_fsod.limits import PICKLE_BYTES, PICKLE_READS, TENSORS, WEIGHTS_BYTES
 
 PICKLES = (".pth", ".pt", ".tar", ".bin")
 SUFFIXES = (".safetensors", *PICKLES)
@@ -52,7 +52,8 @@ def read_weights(path: Path, fix: str = "Check the path.") -> WeightsFile:
     if not is_file(path):
         raise UserError(f"{path}: there is no such file of weights.", fix)
     try:
-        content = load_file(path) if path.suffix == ".safetensors" else _unpickle(path)
+        refuse_large(path)
+        content = _read_safetensors(path) if path.suffix == ".safetensors" else _unpickle(path)
     except pickle.UnpicklingError as error:
         if not any(word in str(error) for word in ("GLOBAL", "allowlisted", "unrecognized")):
             raise UserError(f"{path}: not a file of weights, or damaged.", fix) from None
@@ -80,13 +81,34 @@ def read_weights(path: Path, fix: str = "Check the path.") -> WeightsFile:
     tensors = {name: value for name, value in tensors.items() if not name.startswith("fc.")}
     if not tensors:
         raise UserError(f"{path}: there are no named tensors in it.", fix)
-    odd = [name for name, value in tensors.items() if not _is_plain(value)]
+    if len(tensors) > TENSORS:
+        raise UserError(f"{path}: more than {TENSORS:,} tensors.", "Give the weights of a network.")
+    odd = [name for name, value in tensors.items() if not is_plain(value)]
     if odd:
         raise UserError(
             f"{path}: sparse, quantised or incomplete tensors: {list_names(odd)}.",
             "Give a file of plain tensors: torch.save(model.state_dict(), ...).",
         )
     return WeightsFile(path, tensors)
+
+
+def refuse_large(path: Path) -> None:
+    """An OSError for a file that is larger than any network; nothing is read."""
+    if path.stat().st_size > WEIGHTS_BYTES:
+        raise OSError(errno.EFBIG, f"larger than {WEIGHTS_BYTES >> 20:,} MB")
+
+
+def tensor_names(file: Any) -> list[str]:
+    """The names in an open safetensors file; a ValueError if there are too many."""
+    names: list[str] = file.keys()
+    if len(names) > TENSORS:
+        raise ValueError(f"more than {TENSORS:,} tensors")
+    return names
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    with safe_open(path, "pt") as file:
+        return {name: file.get_tensor(name) for name in tensor_names(file)}
 
 
 class _LimitedFile(io.FileIO):
@@ -131,7 +153,7 @@ def _unpickle(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
 
-def _is_plain(value: Tensor) -> bool:
+def is_plain(value: Tensor) -> bool:
     """Whether the tensor has all its values in memory: sizes alone could stand for terabytes."""
     return (
         value.layout == torch.strided
@@ -211,4 +233,5 @@ def list_names(names: Iterable[str]) -> str:
 
 def first_line(error: Exception) -> str:
     """What torch or a library says, at most 200 characters of it."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".:")[:200]
+    text = getattr(error, "strerror", None) or str(error)
+    return (text.strip() or type(error).__name__).splitlines()[0].rstrip(".:")[:200]

@@ -9,6 +9,7 @@ from torchvision.ops import roi_align
 
 from mini_fsod.detector.preprocess import normalise
 from mini_fsod.detector.settings import Normalisation
+from mini_fsod.device import fast_bf16
 
 # RoIAlign of 7 x 7 cells with 2 samples a side in each, then the mean over the cells
 SAMPLES = 7 * 2
@@ -25,8 +26,9 @@ class Discriminator(nn.Module):
     `crop` every box is cropped from its image and resized to crop x crop pixels: slower, but
     nothing around the box matters, and all objects have one size.
 
-    The body runs in bfloat16 on CUDA and in float32 elsewhere; RoIAlign and means are in float32.
-    Without crops nothing waits for the device, so that a call can be recorded (`Captured`).
+    The body runs in bfloat16 where the device is fast at it, else in float32; RoIAlign and means
+    are in float32. Without crops nothing waits for the device, so that a call can be recorded
+    (`Captured`).
     """
 
     mean: Tensor
@@ -68,7 +70,7 @@ class Discriminator(nn.Module):
         return torch.where(valid[..., None], found, 0.0)
 
     def _map(self, pixels: Tensor) -> Tensor:
-        with torch.autocast(pixels.device.type, torch.bfloat16, enabled=pixels.is_cuda):
+        with torch.autocast(pixels.device.type, torch.bfloat16, enabled=fast_bf16(pixels.device)):
             cells: Tensor = self.body(pixels)
         return cells.float()
 

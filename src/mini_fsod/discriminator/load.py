@@ -97,8 +97,7 @@ def load_discriminator(
     normalisation = normalisation or default_normalisation(settings.name)
     found = Discriminator(body, body.dimension, body.stride, normalisation, crop)
     found.to(device)
-    if device.type == "cuda":
-        found.to(memory_format=torch.channels_last)
+    found.to(memory_format=torch.channels_last)
     return found
 
 

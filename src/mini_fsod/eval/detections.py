@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,6 +36,12 @@ class DatasetDetections:
 
     def __len__(self) -> int:
         return len(self.image)
+
+    @classmethod
+    def joined(cls, parts: Sequence[DatasetDetections]) -> DatasetDetections:
+        """The detections of several parts of a data set, one after the other."""
+        names = ("image", "label", "xywh", "score")
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
     def take(self, chosen: Ints | Bools) -> DatasetDetections:
         return DatasetDetections(

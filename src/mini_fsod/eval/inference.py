@@ -23,6 +23,7 @@ def detect_all(
     bf16: bool,
 ) -> DatasetDetections:
     """Detections in the images of `plans` (`schedule.each_once`), labels in the detector's order.
+    `plans` may be empty.
 
     `batches` is that of `Resident` or `Stream`. Results are copied to the host after the last batch
     only, so that the device never waits. Batches that did not fit into the detector's fixed sizes
@@ -33,6 +34,8 @@ def detect_all(
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             return detector.detect(images, sizes, exact=exact)
 
+    if not plans:
+        return DatasetDetections.of([], [], [], [])
     detector.eval()
     captured = Captured(run, device)
     parts, exact = [], []

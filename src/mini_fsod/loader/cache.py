@@ -2,8 +2,8 @@
 
 A cache is a folder `pictures-KEY` with `pixels.bin` (RGB bytes of one picture after another),
 `sizes.npy` (their stored and original heights and widths) and `about.json` (for people). The key is
-a hash of the files' names, lengths and times and of the decoding, so changed pictures get another
-cache. The folder is written under another name and renamed when complete.
+a hash of the files' names and contents and of the decoding: changed pictures get another cache, and
+copied ones the same. The folder is written under another name and renamed when complete.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from mini_fsod import console
 from mini_fsod.data.dataset import Dataset, Ints
 from mini_fsod.data.pictures import PictureError, drawn_size, picture_sizes
 from mini_fsod.errors import UserError
-from mini_fsod.files import lock
+from mini_fsod.files import lock, open_regular
+from mini_fsod.loader.contents import file_digests
 from mini_fsod.loader.decode import DECODE_VERSION, Bytes, Job, cores, decode_to_file, worker_pool
 from mini_fsod.loader.schedule import reduced
 
@@ -78,7 +79,7 @@ def cached_pictures(
     """
     if len(data) == 0:
         raise UserError(f"{data.root}: there are no pictures to decode.", "Choose other images.")
-    target = folder / f"pictures-{_key(data, short, long)}"
+    target = folder / f"pictures-{_key(data, folder, short, long)}"
     _remove_leftovers(folder)
     if not target.exists():
         try:
@@ -96,7 +97,7 @@ def cached_pictures(
 
 def is_cached(data: Dataset, folder: Path, short: int, long: int) -> bool:
     """Whether these pictures are decoded in `folder` already."""
-    return (folder / f"pictures-{_key(data, short, long)}").exists()
+    return (folder / f"pictures-{_key(data, folder, short, long)}").exists()
 
 
 def _remove_leftovers(folder: Path) -> None:
@@ -107,19 +108,12 @@ def _remove_leftovers(folder: Path) -> None:
                 shutil.rmtree(part, ignore_errors=True)
 
 
-def _key(data: Dataset, short: int, long: int) -> str:
+def _key(data: Dataset, folder: Path, short: int, long: int) -> str:
     settings = [DECODE_VERSION, PIL.__version__, short, long]
     digest = hashlib.sha256(json.dumps(settings).encode())
-    for i, name in enumerate(data.files):
-        try:
-            stat = data.path(i).stat()
-        except OSError as error:
-            raise UserError(
-                f"{data.path(i)}: the picture cannot be read ({error.strerror}).",
-                "Restore it or remove the image.",
-            ) from None
-        declared = data.sizes[i].tolist()
-        digest.update(json.dumps([name, stat.st_size, stat.st_mtime_ns, declared]).encode())
+    contents = file_digests([data.path(i) for i in range(len(data))], folder)
+    for name, declared, content in zip(data.files, data.sizes.tolist(), contents, strict=True):
+        digest.update(json.dumps([name, content, declared]).encode())
     return digest.hexdigest()[:20]
 
 
@@ -185,14 +179,17 @@ def decode_jobs(data: Dataset, images: Iterable[int], sizes: Ints, starts: Ints)
 def _open(data: Dataset, folder: Path) -> Pictures:
     broken = UserError(f"{folder}: an incomplete cache of pictures.", "Delete that folder.")
     try:
-        sizes = np.load(folder / "sizes.npy")
-        length = (folder / "pixels.bin").stat().st_size
-    except (OSError, ValueError):
+        with open_regular(folder / "sizes.npy") as file:
+            sizes = np.load(file, allow_pickle=False)
+        if sizes.shape != (len(data), 4) or sizes.dtype != np.int64 or (sizes < 1).any():
+            raise ValueError
+        stored, original = sizes[:, :2], sizes[:, 2:]
+        starts = byte_offsets(stored)
+        with open_regular(folder / "pixels.bin") as file:
+            if os.fstat(file.fileno()).st_size != starts[-1]:
+                raise ValueError
+    except (OSError, ValueError, EOFError):
         raise broken from None
-    stored, original = sizes[:, :2], sizes[:, 2:]
-    starts = byte_offsets(stored)
-    if len(sizes) != len(data) or length != starts[-1]:
-        raise broken
     # "c": copy on write, so torch may use the pages without a copy
     pixels = np.memmap(folder / "pixels.bin", dtype=np.uint8, mode="c")
     return Pictures(data.files, pixels, starts[:-1], stored, original)

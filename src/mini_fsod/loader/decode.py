@@ -71,7 +71,7 @@ def decode(path: Path, short: int, long: int, size: tuple[int, int] | None = Non
             height, width = reduced(np.array(stored), short, long).tolist()
             # JPEG halves cheaply while decoding; the last halving is left to the better filter
             picture.draft(None, (2 * width, 2 * height))
-            rgb = _to_rgb(path, picture)
+            rgb = to_rgb(path, picture)
             if rgb.size != (width, height):
                 rgb = rgb.resize((width, height), Image.Resampling.BILINEAR)
             if turn is not None:
@@ -81,7 +81,7 @@ def decode(path: Path, short: int, long: int, size: tuple[int, int] | None = Non
         raise UserError(f"{path}: {error.what}.", "Restore it or remove the image.") from None
 
 
-def _to_rgb(path: Path, picture: Image.Image) -> Image.Image:
+def to_rgb(path: Path, picture: Image.Image) -> Image.Image:
     """Converts any mode to 8-bit RGB, some rows at a time: large pictures fill the memory."""
     if picture.mode == "F":
         raise UserError(

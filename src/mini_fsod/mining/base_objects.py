@@ -18,6 +18,7 @@ import numpy as np
 from mini_fsod import console
 from mini_fsod.data.dataset import Bools, Boxes, Dataset, Ints
 from mini_fsod.detector.model import Detector
+from mini_fsod.eval.detections import DatasetDetections
 from mini_fsod.eval.inference import detect_all
 from mini_fsod.files import is_file
 from mini_fsod.labels import LabelMap
@@ -29,7 +30,7 @@ from mini_fsod.mining.pairs import Pairs, pairs_from_detections
 from mini_fsod.runs.data import counted
 from mini_fsod.runs.detectors import configured, load_detector, to_device
 from mini_fsod.runs.run import Run
-from mini_fsod.train.distributed import wait_for_all
+from mini_fsod.train.distributed import ALONE, Team, gather, wait_for_all
 
 BASE_OBJECTS = "base.json"  # beside `candidates.json`
 SAME_OBJECT = 0.5  # IoU
@@ -40,17 +41,20 @@ def base_labels(labels: LabelMap) -> LabelMap:
     return LabelMap(labels.novel, labels.base)
 
 
-def find_base_objects(run: Run, data: Dataset, detector: Detector) -> Pairs:
-    """Possible base objects, as pairs: detections of base classes above `mine.min_score`."""
+def find_base_objects(run: Run, data: Dataset, detector: Detector, team: Team) -> Pairs:
+    """Possible base objects, as pairs: detections of base classes above `mine.min_score`. The
+    processes of the team share the images.
+    """
     section, labels = run.config.mine, run.data.labels
     keys = run.config.detector.model_copy(update={"score_threshold": section.min_score})
     config = run.config.model_copy(update={"detector": keys})
     detector.settings = configured(detector.settings, config)
     batches, sizes = run.data.batches(data)
-    plans = base_object_plans(run, sizes)
+    plans = team.part(base_object_plans(run, sizes))
     bf16 = run.bf16(run.config.transfer)
     with console.progress("looking for base objects", len(plans)) as progress:
-        found = detect_all(detector, counted(batches, progress), plans, run.device, bf16)
+        part = detect_all(detector, counted(batches, progress), plans, run.device, bf16)
+    found = DatasetDetections.joined(gather(part, team))
     pairs = pairs_from_detections(found, labels.classes, labels.base, section.min_score)
     return replace(pairs, files=data.files)
 
@@ -65,23 +69,30 @@ def label_for_shots(run: Run, folder: Path) -> Dataset:
     """The images of `RunData.to_label` with what the base detector is sure of as their boxes, and
     less sure detections as boxes to ignore.
 
-    They give the base classes their shots. Kept in the folder of the stage `base`, as scores are, a
-    file for each set of images; the first process writes it.
+    They give the base classes their shots. Kept in the folder of the stage `base`, as scores are;
+    the first process writes it.
     """
     data, config = run.data.to_label, run.config
-    keys = config.detector.model_dump(mode="json", exclude={"weights"})
-    views = config.views.model_dump(include={"test", "long"})
-    depends = [data.digest, run.data.labels.base, keys, views, config.mine.min_score]
-    name = hashlib.sha256(json.dumps(depends).encode()).hexdigest()[:12]
-    path = folder / f"found-{name}.npz"
+    path = file_for_shots(run, folder)
     if run.team.leads and not is_file(path):
         detector = to_device(load_detector(run, "base").detector, run.device)
-        find_base_objects(run, data, detector).save(path)
+        find_base_objects(run, data, detector, ALONE).save(path)
     wait_for_all(run.team)
     found = select_candidates(Pairs.load(path))
     sure, unsure = sort_out(found, run.data.missing(data), config.base.sure, data.boxes)
     unsure = replace(unsure, ignore=np.ones(len(unsure), dtype=np.bool_))
     return data.with_boxes(sure.joined(unsure))
+
+
+def file_for_shots(run: Run, folder: Path) -> Path:
+    """Where `label_for_shots` keeps what it found: a file for each set of images."""
+    config = run.config
+    keys = config.detector.model_dump(mode="json", exclude={"weights"})
+    views = config.views.model_dump(include={"test", "long"})
+    images = run.data.to_label.digest
+    depends = [images, run.data.labels.base, keys, views, config.mine.min_score]
+    name = hashlib.sha256(json.dumps(depends).encode()).hexdigest()[:12]
+    return folder / f"found-{name}.npz"
 
 
 def sort_out(

@@ -167,6 +167,8 @@ def _choose(
     pool_io.write_thresholds(folder / THRESHOLDS, run.config.mine.min_score, table)
     pool_io.write_pool(folder / POOL, found.take(kept), data, labels)
     figures: dict[str, Any] = {"candidates": len(found), "kept": int(kept.sum())}
+    if len(found):
+        figures["best_score"] = float(found.score.max())
     by_class = {name: row.kept for name, row in table.items()}
     counts = ", ".join(f"{name} {number:,}" for name, number in by_class.items())
     console.note(f"mined {figures['kept']:,} of {figures['candidates']:,} candidates: {counts}")
@@ -233,12 +235,11 @@ def _candidates_and_pool(
 
 
 def few_mined_note(kept: Mapping[str, int]) -> str:
-    """A note on classes with few mined boxes, by the number of each; empty if there are none."""
+    """A note on classes with few mined boxes, by the number of each; empty if there are none, or
+    nothing at all was mined.
+    """
     if not any(kept.values()):
-        return (
-            "nothing was mined; re-training on that teaches novel classes as background. Lower "
-            "mine.alpha, mine.threshold or mine.min_score"
-        )
+        return ""  # `runs/hopeless.py` says what to do
     few = [name for name, number in kept.items() if number < FEW]
     if not few:
         return ""

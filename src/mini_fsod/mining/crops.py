@@ -4,7 +4,7 @@ pairs that NMS leaves, cropped (`crop_similarity`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,6 +27,7 @@ from mini_fsod.mining.overlap import best_of_each
 from mini_fsod.mining.pairs import Pairs
 from mini_fsod.runs.data import counted
 from mini_fsod.runs.run import Run
+from mini_fsod.train.distributed import gather
 
 IMAGES_PER_BATCH = {"cuda": 16}
 IMAGES_PER_BATCH_ELSEWHERE = 2
@@ -61,25 +62,35 @@ def discriminator_sides(run: Run) -> tuple[int, int]:
 def feature_batches(
     run: Run, discriminator: Discriminator, data: Dataset, title: str, images: Ints | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """`box_features` of the boxes of these images; None: of all images with a box."""
+    """`box_features` of the boxes of this process's part of these images; None: of all images with
+    a box. `gather_parts` puts the parts together.
+    """
     images = np.unique(data.boxes.image) if images is None else images
     batches, sizes = run.data.batches(data)
-    plans = each_once(sizes, images_per_batch(run), *discriminator_sides(run), images=images)
+    sides = discriminator_sides(run)
+    plans = run.team.part(each_once(sizes, images_per_batch(run), *sides, images=images))
     with console.progress(title, len(plans)) as progress:
         yield from box_features(discriminator, counted(batches, progress), plans)
+
+
+def gather_parts(
+    run: Run, parts: Sequence[tuple[Tensor, Tensor]], dimension: int
+) -> tuple[Tensor, Tensor]:
+    """(n,) indices of boxes and their numbers (n, `dimension`), of all processes; n may be 0."""
+    none = torch.zeros(0, dtype=torch.long), torch.zeros(0, dimension)
+    own = tuple(torch.cat([c.cpu() for c in column]) for column in zip(none, *parts, strict=True))
+    every = gather(own, run.team)
+    box, numbers = (torch.cat(column).to(run.device) for column in zip(*every, strict=True))
+    return box, numbers
 
 
 def features_of(
     run: Run, discriminator: Discriminator, data: Dataset, images: Ints | None = None
 ) -> tuple[Tensor, Tensor]:
     """Features (n, D) and labels (n,) of the boxes of these images; None: of all."""
-    found = [torch.zeros(0, discriminator.dimension, device=run.device)]
-    label = torch.from_numpy(data.boxes.label).to(run.device)
-    labels = [label[:0]]
-    for box, part in feature_batches(run, discriminator, data, "looking at known boxes", images):
-        found.append(part)
-        labels.append(label[box])
-    return torch.cat(found), torch.cat(labels)
+    parts = [*feature_batches(run, discriminator, data, "looking at known boxes", images)]
+    box, features = gather_parts(run, parts, discriminator.dimension)
+    return features, torch.from_numpy(data.boxes.label).to(run.device)[box]
 
 
 def reference_of(run: Run, discriminator: Discriminator) -> Comparison | CropReference:
@@ -133,9 +144,12 @@ def _relative_features(
     features = torch.zeros(len(found), size, device=run.device)
     if len(found):
         boxes = data.with_boxes(Boxes.of(found.image, found.xywh, found.label))
+        parts = []
         for box, part in feature_batches(run, reference.discriminator, boxes, title):
             relative = part - reference.mean
-            features[box] = relative if axes is None else relative @ axes
+            parts.append((box, relative if axes is None else relative @ axes))
+        rows, relative = gather_parts(run, parts, size)
+        features[rows] = relative
     return features
 
 

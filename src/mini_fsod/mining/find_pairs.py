@@ -79,7 +79,13 @@ def find_pairs(
     bf16: bool,
     comparison: Comparison | None = None,
 ) -> Pairs:
-    """All pairs of the images of `plans` (at least one), boxes in the images' own pixels."""
+    """All pairs of the images of `plans`, which may be empty, boxes in the images' own pixels."""
+    if not plans:
+        none = Pairs.of([], [], [], [], [])
+        if comparison is None:
+            return none
+        rows = np.zeros((0, len(comparison.prototypes) + 1))
+        return replace(none, products=comparison.stored(rows))
     detector.eval()
 
     def detect(images: Tensor, sizes: Tensor, exact: bool = False) -> TopProposals:
@@ -178,17 +184,16 @@ def box_features(
 
 
 def compare_given_pairs(
-    pairs: Pairs, boxes: Boxes, comparison: Comparison, features: Iterable[tuple[Tensor, Tensor]]
+    pairs: Pairs, boxes: Boxes, comparison: Comparison, box: Tensor, products: Tensor
 ) -> Pairs:
     """Another tool's pairs, each its own proposal, with their dot products.
 
-    `boxes` are the pairs as boxes of their images (`record` is the row of the pair), `features`
-    their `box_features`. A pair without a feature has cosine 0.
+    `boxes` are the pairs as boxes of their images (`record` is the row of the pair); `products`
+    (n, C + 1) are the `dot_products` of the boxes with these indices (n,). A pair without any, one
+    outside its image, has cosine 0.
     """
     rows = np.zeros((len(pairs), len(comparison.prototypes) + 1))
-    for box, part in features:
-        found = dot_products(part, comparison.prototypes)
-        rows[boxes.record[box.cpu().numpy()]] = found.cpu().numpy()
+    rows[boxes.record[box.cpu().numpy()]] = products.cpu().numpy()
     return replace(pairs, products=comparison.stored(rows))
 
 

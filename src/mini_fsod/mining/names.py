@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable
-from itertools import takewhile
+from functools import cache
 from pathlib import PurePosixPath
 
 REVIEWED = 1.0  # score of a box that a person has accepted, or that comes back without one
 REJECTED = "rejected"  # the list of places that hold no object of their class
+FOLDERS = 32  # before a name that are compared
 UPLOADED = re.compile(r"^[0-9a-f]{8}-")  # Label Studio puts it before names of uploaded images
 
 
@@ -24,18 +25,29 @@ def finder(files: tuple[str, ...]) -> Callable[[str], list[int]]:
     for i, file in enumerate(files):
         by_name[PurePosixPath(file).name].append(i)
 
+    @cache
+    def tails_of(name: str) -> dict[tuple[str, ...], list[int]]:
+        found: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        for i in by_name[name]:
+            for tail in _tails(PurePosixPath(files[i])):
+                found[tail].append(i)
+        return dict(found)
+
     def find(name: str) -> list[int]:
         if name in exact:
             return [exact[name]]
         path = PurePosixPath(name)
         same = by_name.get(path.name) or by_name.get(UPLOADED.sub("", path.name)) or []
-        shared = [_common_tail(path.parent, PurePosixPath(files[i]).parent) for i in same]
-        return [i for i, n in zip(same, shared, strict=True) if n == max(shared)]
+        if len(same) < 2:
+            return same
+        # a name's own end, or that of pictures whose name the upload has changed
+        tails, ends = tails_of(PurePosixPath(files[same[0]]).name), _tails(path)
+        return next(tails[end] for end in ends[::-1] if end in tails)
 
     return find
 
 
-def _common_tail(a: PurePosixPath, b: PurePosixPath) -> int:
-    """How many folders the two paths share, counted from the end."""
-    pairs = zip(reversed(a.parts), reversed(b.parts), strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+def _tails(path: PurePosixPath) -> list[tuple[str, ...]]:
+    """The folders right before a name, none to FOLDERS of them."""
+    folders = path.parts[:-1][-FOLDERS:]
+    return [folders[len(folders) - n :] for n in range(len(folders) + 1)]

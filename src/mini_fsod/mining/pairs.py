@@ -7,8 +7,10 @@ seconds.
 from __future__ import annotations
 
 import io
+import os
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,12 @@ from mini_fsod.data.dataset import Ints
 from mini_fsod.errors import UserError
 from mini_fsod.eval.detections import DatasetDetections
 from mini_fsod.files import open_regular, write_bytes
+from mini_fsod.limits import PAIRS_BYTES
 from mini_fsod.mining.calibration import DotProducts, Singles
 from mini_fsod.mining.crop_similarity import FEATURES, CropFeatures
 
 FORMAT = 5  # of the npz file
+INDICES = ("image", "label", "proposal", "base_label", "shots_label")  # the others are floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +59,30 @@ class Pairs:
             np.asarray(proposal, dtype=np.int64),
         )
 
+    @classmethod
+    def joined(cls, parts: Sequence[Pairs]) -> Pairs:
+        """The pairs of several parts of the images, without features of crops."""
+        counts = [int(part.proposal.max(initial=-1)) + 1 for part in parts]
+        products = None
+        if (first := parts[0].products) is not None:
+            each = [part.products for part in parts if part.products is not None]
+            counts = [len(part.square) for part in each]
+            products = DotProducts(
+                np.concatenate([part.prototype for part in each]),
+                np.concatenate([part.square for part in each]),
+                first.prototype_square,
+            )
+        starts = np.cumsum([0, *counts[:-1]])
+        moved = [part.proposal + start for part, start in zip(parts, starts, strict=True)]
+        pairs = cls(
+            np.concatenate([part.image for part in parts]),
+            np.concatenate([part.label for part in parts]),
+            np.concatenate([part.score for part in parts]),
+            np.concatenate([part.xywh for part in parts]),
+            np.concatenate(moved),
+        )
+        return replace(pairs, products=products)
+
     def save(self, path: Path) -> None:
         """Write an npz file, whole or not at all."""
         columns = {name: getattr(self, name) for name in _COLUMNS}
@@ -75,8 +103,7 @@ class Pairs:
     def load(cls, path: Path) -> Pairs:
         """Read what `save` wrote. A damaged file, or one of another version, is a UserError."""
         try:
-            with open_regular(path) as file, np.load(file, allow_pickle=False) as stored:
-                columns = {name: stored[name] for name in stored.files}
+            columns = _read_columns(path)
             if columns.pop("format") != FORMAT:
                 raise ValueError("written by another version of mini")
             found = {name: columns.pop(f"products_{name}", None) for name in DotProducts.__slots__}
@@ -90,8 +117,9 @@ class Pairs:
             files = tuple(columns.pop("files").tolist())
             pairs = cls(**columns, products=products, crops=crops, files=files)
             _check(pairs)
-        except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile, EOFError) as error:
-            why = getattr(error, "strerror", None) or error
+        except Exception as error:  # zipfile and NumPy raise anything on damaged files
+            known = isinstance(error, OSError | ValueError)
+            why = getattr(error, "strerror", None) or (error if known else type(error).__name__)
             raise UserError(
                 f"{path}: not the result of a scan ({why}).",
                 f"Remove the folder {path.parent} and run again: it is scanned anew.",
@@ -102,8 +130,35 @@ class Pairs:
 _COLUMNS = tuple(name for name in Pairs.__slots__ if name not in ("products", "crops", "files"))
 
 
+def _read_columns(path: Path) -> dict[str, Any]:
+    """The arrays of an npz file as `save` writes it: their parts are not compressed, because a
+    few kilobytes could stand for any amount of memory.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > PAIRS_BYTES:
+            raise ValueError(f"larger than {PAIRS_BYTES >> 20:,} MB")
+        with zipfile.ZipFile(file) as archive:
+            parts = archive.infolist()
+        stored_all = all(part.compress_type == zipfile.ZIP_STORED for part in parts)
+        if not stored_all or sum(part.file_size for part in parts) > size:
+            raise ValueError("its parts are compressed, or overlap")
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as stored:
+            columns = {name: stored[name] for name in stored.files}
+    if any(values.size and not values.itemsize for values in columns.values()):
+        raise ValueError("values of no bytes")  # any number of them fits into the file
+    return columns
+
+
 def _check(pairs: Pairs) -> None:
-    """ValueError where columns do not belong together."""
+    """ValueError where columns do not belong together, or hold no numbers of their kind."""
+    for part in (pairs, pairs.products, pairs.crops):
+        for name in () if part is None else part.__slots__:
+            values = getattr(part, name)
+            kind = "i" if name in INDICES else "f"
+            if isinstance(values, np.ndarray) and values.dtype.kind != kind:
+                raise ValueError(f"{name} has values of type {values.dtype}")
     n = len(pairs.image)
     columns = ("image", "label", "score", "proposal")
     shapes: list[tuple[npt.NDArray[Any], tuple[int, ...]]]

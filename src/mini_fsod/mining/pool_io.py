@@ -7,6 +7,8 @@ a `score` and the image sizes. Tools return other ids, but the same names of ima
 from __future__ import annotations
 
 import json
+import math
+from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +21,13 @@ from typing_extensions import TypedDict
 from mini_fsod import console
 from mini_fsod.data.coco import read_coco
 from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset, Floats, Ints
-from mini_fsod.data.json_stream import records
+from mini_fsod.data.json_stream import JsonError, elements, records
 from mini_fsod.data.subsets import arranged
 from mini_fsod.data.text import number, shown
 from mini_fsod.errors import DataError, Problem, UserError, nearest
-from mini_fsod.files import write_bytes, write_json
+from mini_fsod.files import mode, write_bytes, write_json
 from mini_fsod.labels import LabelMap
+from mini_fsod.limits import CANDIDATES_BYTES
 from mini_fsod.loader.cache import image_sizes
 from mini_fsod.mining.candidates import Candidates
 from mini_fsod.mining.names import REJECTED, REVIEWED, finder
@@ -33,7 +36,6 @@ from mini_fsod.state_files import Count, Finite, Kind, check_kind, read_state_fi
 
 POOL, CANDIDATES = "pool.json", "candidates.json"
 THRESHOLDS, AUDIT = "thresholds.json", "audit.json"
-MAX_CANDIDATES_BYTES = 1 << 29
 DIGITS = 8  # of boxes and cosines; scores are exact, so that thresholds can be checked
 
 # problems of a tool's file that concern neither boxes nor names
@@ -347,20 +349,22 @@ def read_candidates(path: Path, data: Dataset, labels: LabelMap) -> Candidates:
     """The candidates of a `candidates.json` that we wrote, in its order."""
     index = {file: i for i, file in enumerate(data.files)}
     fix = f"Remove the folder {path.parent} and run again: it is mined anew."
-    records = read_state_file(path, list[_Candidate], fix, MAX_CANDIDATES_BYTES)
-    if records is None:
+    if not mode(path):
         raise UserError(f"{path}: the file is missing.", fix)
+    novel = {name: k for k, name in enumerate(labels.novel)}
+    indices, values = array("q"), array("d")  # 2 and 7 of each candidate
     try:
-        image = np.array([index[r["file_name"]] for r in records], dtype=np.int64)
-        label = np.array([labels.novel.index(r["category"]) for r in records], dtype=np.int64)
-        xywh = np.array([r["bbox"] for r in records], dtype=np.float64).reshape(-1, 4)
-        score, detector, cosine = (
-            np.array([r[key] for r in records], dtype=np.float64)  # null becomes nan
-            for key in ("score", "score_detector", "cosine")
-        )
-    except (ValueError, KeyError) as error:
-        why = str(error)[:200]
+        for record in elements(path, CANDIDATES_BYTES):
+            check_kind(record, _Candidate)
+            indices.extend((index[record["file_name"]], novel[record["category"]]))
+            cosine = math.nan if record["cosine"] is None else record["cosine"]
+            values.extend((*record["bbox"], record["score"], record["score_detector"], cosine))
+    except (OSError, ValueError, OverflowError, KeyError, JsonError) as error:
+        why = str(getattr(error, "strerror", None) or error)[:200]
         raise UserError(f"{path}: not the candidates of these images ({why}).", fix) from None
+    image, label = np.array(indices, dtype=np.int64).reshape(-1, 2).T
+    numbers = np.array(values, dtype=np.float64).reshape(-1, 7)
+    xywh, (score, detector, cosine) = numbers[:, :4], numbers[:, 4:].T
     return Candidates(
         image, label, xywh, score, detector, None if np.isnan(cosine).any() else cosine
     )

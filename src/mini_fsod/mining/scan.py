@@ -24,10 +24,12 @@ from mini_fsod.errors import UserError
 from mini_fsod.eval.detections import read_detections
 from mini_fsod.loader.schedule import Plan, each_once
 from mini_fsod.mining.base_objects import find_base_objects
+from mini_fsod.mining.calibration import dot_products
 from mini_fsod.mining.crops import (
     CropReference,
     discriminator_sides,
     feature_batches,
+    gather_parts,
     images_per_batch,
     reference_of,
     with_crop_features,
@@ -38,6 +40,7 @@ from mini_fsod.mining.pairs import Pairs, pairs_from_detections
 from mini_fsod.runs.data import counted
 from mini_fsod.runs.detectors import load_detector, to_device
 from mini_fsod.runs.run import Run
+from mini_fsod.train.distributed import gather
 
 PAIRS = "raw.npz"  # of the training images
 EXTRA_PAIRS = "raw-extra.npz"  # of `mine.extra`
@@ -47,7 +50,7 @@ Reference = Comparison | CropReference | None
 
 
 def scan(run: Run, folder: Path) -> dict[str, Any]:
-    """Find the pairs of the images to mine, and write them into `folder`; in one process."""
+    """Find the pairs of the images to mine; the leader writes them into `folder`."""
     section, data = run.config.mine, run.data.mined
     discriminator = discriminator_of(run.config, run.device)
     detector = None
@@ -57,21 +60,34 @@ def scan(run: Run, folder: Path) -> dict[str, Any]:
     pairs = Pairs.of([], [], [], [], [])
     if not section.extra_only:
         pairs = _pairs(run, data, detector, reference)
-    replace(pairs, files=data.files).save(folder / PAIRS)
+    _save(run, replace(pairs, files=data.files), folder / PAIRS)
     figures = {"images": 0 if section.extra_only else len(data), "pairs": len(pairs)}
     if run.data.missing(data).any():
         finder = detector or to_device(load_detector(run, "base").detector, run.device)
-        find_base_objects(run, data, finder).save(folder / BASE_PAIRS)
+        _save(run, find_base_objects(run, data, finder, run.team), folder / BASE_PAIRS)
     if section.extra is not None:
         assert detector is not None  # `check_extra`: not together with `mine.detections`
-        extra = extra_images(run.data, section.extra)
+        extra = _extra_images(run, section.extra)
         for line in (f"{extra.root}: {console.count(len(extra), 'extra image')}", *extra.notes):
             console.note(line)
         pairs = _pairs(run, extra, detector, reference)
-        replace(pairs, files=extra.files).save(folder / EXTRA_PAIRS)
-        find_base_objects(run, extra, detector).save(folder / EXTRA_BASE_PAIRS)
+        _save(run, replace(pairs, files=extra.files), folder / EXTRA_PAIRS)
+        found = find_base_objects(run, extra, detector, run.team)
+        _save(run, found, folder / EXTRA_BASE_PAIRS)
         figures |= {"extra_images": len(extra), "extra_pairs": len(pairs)}
     return figures
+
+
+def _save(run: Run, pairs: Pairs, path: Path) -> None:
+    if run.team.leads:
+        pairs.save(path)
+
+
+def _extra_images(run: Run, folder: Path) -> Dataset:
+    """The extra images. One process decodes all of them to find the readable ones."""
+    found = extra_images(run.data, folder) if run.team.leads else None
+    files = gather(None if found is None else found.files, run.team)[0]
+    return found or extra_images(run.data, folder, files)
 
 
 def discriminator_of(config: Config, device: torch.device) -> Discriminator | None:
@@ -97,16 +113,22 @@ def _pairs(run: Run, data: Dataset, detector: Detector | None, reference: Refere
     if detector is None:
         pairs = _given_pairs(run, data)
         if comparison is not None and len(pairs):
-            boxes = Boxes.of(pairs.image.astype(np.int64), pairs.xywh, pairs.label)
-            features = feature_batches(
-                run, comparison.discriminator, data.with_boxes(boxes), "comparing with the shots"
-            )
-            pairs = compare_given_pairs(pairs, boxes, comparison, features)
+            pairs = _compare_given_pairs(run, data, pairs, comparison)
     else:
         pairs = detected_pairs(run, data, detector, comparison)
     if isinstance(reference, CropReference):
         pairs = with_crop_features(run, data, reference, pairs)
     return pairs
+
+
+def _compare_given_pairs(run: Run, data: Dataset, pairs: Pairs, comparison: Comparison) -> Pairs:
+    """Another tool's pairs, compared with the shots."""
+    boxes = Boxes.of(pairs.image.astype(np.int64), pairs.xywh, pairs.label)
+    title = "comparing with the shots"
+    features = feature_batches(run, comparison.discriminator, data.with_boxes(boxes), title)
+    parts = [(box, dot_products(part, comparison.prototypes)) for box, part in features]
+    box, products = gather_parts(run, parts, len(comparison.prototypes) + 1)
+    return compare_given_pairs(pairs, boxes, comparison, box, products)
 
 
 def detected_pairs(
@@ -115,12 +137,12 @@ def detected_pairs(
     """The pairs that the few-shot detector finds in a data set."""
     section = run.config.mine
     batches, sizes = run.data.batches(data)
-    plans = scan_plans(run, sizes)
+    plans = run.team.part(scan_plans(run, sizes))
     if comparison is not None:
         others = plans_at_size(plans, sizes, *discriminator_sides(run))
         comparison = replace(comparison, plans=others)
     with console.progress("scanning", len(plans)) as progress:
-        return find_pairs(
+        found = find_pairs(
             detector,
             counted(batches, progress),
             plans,
@@ -130,6 +152,7 @@ def detected_pairs(
             run.bf16(run.config.transfer),
             comparison,
         )
+    return Pairs.joined(gather(found, run.team))
 
 
 def scan_plans(run: Run, sizes: Ints) -> list[Plan]:

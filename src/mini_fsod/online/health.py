@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from mini_fsod import console
-from mini_fsod.errors import UserError
+from mini_fsod.errors import HopelessError
 from mini_fsod.train.step import is_loss
 
 # A rule looks at a window of the latest readings: at least MIN_READINGS of them, over at least
@@ -189,6 +189,7 @@ class HealthCheck:
 
     setup: Setup
     readings: list[Reading] = field(default_factory=list)
+    anyway: bool = False  # a collapse is a warning, too
     _warned: set[str] = field(default_factory=set)
 
     def begin(self, step: int) -> None:
@@ -200,12 +201,12 @@ class HealthCheck:
         extra = ratios(means)
         self.readings.append(Reading(step, {**means, **extra}))
         collapse = find_collapse(self.readings, self.setup)
-        if collapse is not None:
+        if collapse is not None and not self.anyway:
             what, fix = collapse
-            raise UserError(
+            raise HopelessError(
                 f"The teacher has collapsed: at iteration {step}, {what}.",
                 f"{fix}, and run again. log.jsonl and TensorBoard show where it began; the last "
-                "training state is kept.",
+                "training state is kept, and --anyway goes on with it.",
             )
         for name, text in find_warnings(self.readings, self.setup).items():
             if name not in self._warned:

@@ -85,7 +85,7 @@ def online(run: Run, folder: Path) -> dict[str, Any]:
         shares = np.bincount(images, minlength=len(training.data)) / len(images)
         shown = boxes_per_image(training, labels, shares)
         setup = Setup.of(section.batch, MAX_INSTANCES, shown, section.iterations)
-        health = HealthCheck(setup, readings_of(read_log(folder / LOG_FILE)))
+        health = HealthCheck(setup, readings_of(read_log(folder / LOG_FILE)), run.anyway)
         convert = partial(teacher_inputs, missing=missing)
     else:
         losses = losses_with_mined(student, section, config.mine)

@@ -51,7 +51,7 @@ def _classes(facts: Mapping[str, Any], novel: bool) -> dict[str, Mapping[str, An
 def _no_test_set(run: RunFiles, facts: Mapping[str, Any]) -> Iterator[Finding]:
     if facts["test_images"] is None and run.last_scored is None:
         yield Finding(
-            BLOCKS,
+            SOME,
             "There is no test set, so nothing is scored",
             "no image set is called test or val, and data.test names none",
             ("data.test=NAME", "call a folder or annotation file of labelled pictures test"),

@@ -16,8 +16,8 @@ SENTENCE = (
     "in it the boxes whose answer is most likely to change what is trained on: those next to the "
     "threshold, mined or not, as your answers so far place it."
 )
-PRIOR = 1.0  # deviation of a class's shift before any answer, in deviations of its scores
-STEPS = 20  # of Newton's method; 5 suffice
+STEPS = 10  # of Newton's method; 5 suffice
+SMALL = 1e-6  # a step that changes nothing
 LEAST_WIDTH = 1e-3  # of the scores of a class, where all are equal
 
 
@@ -37,18 +37,30 @@ def threshold_and_width(score: Floats, mined: Bools) -> tuple[float, float]:
     return (lowest + float(below.max()) if len(below) else 2 * lowest - width) / 2, width
 
 
-def shift_by_answers(distance: Floats, right: Bools) -> float:
-    """The shift b of sigmoid(distance + b) that fits the answers (n,) so far; 0 where n is 0.
+def fit_answers(distance: Floats, right: Bools) -> tuple[float, float]:
+    """Slope a and shift b of sigmoid(a * distance + b) that fit the answers (n,) so far.
 
-    distance (n,) of the scores from the threshold, in deviations. The most probable b under a
-    normal prior of mean 0: few answers shift little.
+    distance (n,) of the scores from the threshold, in deviations. The most probable a and b under
+    normal priors of mean 1 and 0, by Newton's method: few answers change little, none nothing. The
+    slope is 0 at least, where scores say nothing.
     """
-    b = 0.0
-    for _ in range(STEPS if len(distance) else 0):
-        p = sigmoid(distance + b)
-        gradient = float((right - p).sum()) - b / PRIOR**2
-        b += gradient / (float((p * (1 - p)).sum()) + 1 / PRIOR**2)
-    return b
+    columns = np.stack([distance, np.ones_like(distance)], axis=1)
+    prior = np.array([1.0, 0.0])
+
+    def loss(found: Floats) -> float:
+        z = columns @ found
+        return float((np.logaddexp(0, z) - right * z).sum() + ((found - prior) ** 2).sum() / 2)
+
+    found = prior
+    for _ in range(STEPS):
+        p = sigmoid(columns @ found)
+        gradient = columns.T @ (p - right) + found - prior
+        curvature = (columns * (p * (1 - p))[:, None]).T @ columns + np.eye(2)
+        step = np.linalg.solve(curvature, gradient)
+        while loss(found - step) > loss(found) and np.abs(step).max() > SMALL:
+            step = step / 2
+        found = found - step
+    return max(float(found[0]), 0.0), float(found[1])
 
 
 def sigmoid(x: Floats) -> Floats:
@@ -62,7 +74,8 @@ def probability_right(score: Floats, mined: Bools, decided: Bools, right: Bools)
     """
     middle, width = threshold_and_width(score, mined)
     distance = (score - middle) / width
-    p = sigmoid(distance + shift_by_answers(distance[decided], right[decided]))
+    slope, shift = fit_answers(distance[decided], right[decided])
+    p = sigmoid(slope * distance + shift)
     return np.where(decided, right.astype(np.float64), p)
 
 

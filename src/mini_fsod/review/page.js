@@ -144,7 +144,7 @@ function firstOpen() {
 function fetchAhead() {
   const left = page.items.filter((item) => item.state === "open");
   for (const item of page.items.slice(at + 1, at + 5)) pictureUrl(imagePath(item)).catch(() => {});
-  if (left.length > 3 || following) return;
+  if (left.length > 6 || following) return;
   const skip = [...skipped, ...page.items.map((item) => item.id)];
   following = ask(pagePath(chosen, undefined, skip)).then((answer) => answer.json());
   following.then((next) => {

@@ -9,9 +9,8 @@ import torch
 
 from mini_fsod import console
 from mini_fsod.labels import LabelMap
-from mini_fsod.runs.data import inputs_from
 from mini_fsod.runs.detectors import new_detector, to_device
-from mini_fsod.runs.run import Run
+from mini_fsod.runs.run import Run, inputs_from
 from mini_fsod.train.step import losses_of
 
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import count, islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,19 +23,14 @@ from mini_fsod.data.subsets import (
     is_target,
     missing_labels,
     shared_images,
+    test_sample,
     testing_part,
     training_part,
     united,
     without_class,
     without_empty,
 )
-from mini_fsod.detector.model import Detector
 from mini_fsod.errors import UserError
-from mini_fsod.eval.detections import DatasetDetections
-from mini_fsod.eval.errors import error_figures
-from mini_fsod.eval.inference import detect_all
-from mini_fsod.eval.kept_detections import write_detections
-from mini_fsod.eval.score import score
 from mini_fsod.files import real
 from mini_fsod.labels import (
     LabelMap,
@@ -47,7 +41,7 @@ from mini_fsod.labels import (
 from mini_fsod.loader import device_cache
 from mini_fsod.loader.cache import image_sizes
 from mini_fsod.loader.resident import Annotations, Batch, Resident
-from mini_fsod.loader.schedule import Plan, Schedule, each_once, reduced
+from mini_fsod.loader.schedule import Plan, Schedule, reduced
 from mini_fsod.loader.stream import Stream
 from mini_fsod.runs.given import check_without_labels, with_given_classes
 from mini_fsod.runs.shots import (
@@ -63,13 +57,10 @@ from mini_fsod.runs.shots import (
 )
 from mini_fsod.train.distributed import Team
 from mini_fsod.train.loop import Feed
-from mini_fsod.train.step import Inputs, draw_of, inputs_of
+from mini_fsod.train.step import Inputs
 
 Batches = Callable[[Iterable[Plan]], Iterator[Batch]]
 InputsOf = Callable[[Iterable[Plan]], Iterator[Inputs]]
-
-TEST_BATCH = {"cuda": 32}  # images per batch at test
-TEST_BATCH_ELSEWHERE = 4
 
 
 class RunData:
@@ -138,10 +129,16 @@ class RunData:
         return given if by_name is None else by_name  # of a split, the detector must be of it too
 
     @cached_property
-    def test(self) -> Dataset | None:
-        """The images to score on; None where the data has no image set for it."""
+    def test_set(self) -> Dataset | None:
+        """The image set to score on, which is not trained on; None where the data has none."""
         name = self._config.data.test or testing_part(self.whole)
         return None if name is None else self.whole.subset(name)
+
+    @cached_property
+    def test(self) -> Dataset | None:
+        """The images to score on: all of the set, or a sample of it."""
+        most = self._config.data.test_most
+        return self.test_set and self.test_set.select(test_sample(self.test_set, most))
 
     @cached_property
     def _train_part(self) -> str | None:
@@ -167,7 +164,7 @@ class RunData:
         """
         asked, name = self._config.data.train, self._train_part
         data = self.whole if name is None else self.whole.subset(name)
-        in_test = shared_images(data, self.test)
+        in_test = shared_images(data, self.test_set)
         if asked and in_test.any():
             images = console.count(int(in_test.sum()), "image")
             console.note(f"{asked} shares {images} with the test set: scores will be too high")
@@ -348,61 +345,18 @@ class RunData:
             identity.update(boxes.content)
         return Feed(batches, names, identity.hexdigest()[:16])
 
-    # Scores
-
-    def score(
-        self, detector: Detector, labels: LabelMap, bf16: bool, file: Path | None = None
-    ) -> dict[str, Any]:
-        """The detector's scores on the test set, as `eval.score.score` gives them, and its errors
-        as `eval.errors.error_figures` does. The detections are written into `file`.
-        """
-        metric = self._config.data.metric
-        if self.test is None:
-            nothing = dict.fromkeys(("nAP50", "bAP50", "AP50", "test_set"))
-            return {"metric": metric, **nothing, "per_class": {}, "images": 0, "detections": 0}
-        data = arranged(self.test, labels)
-        found = self.detections(detector, data, bf16)
-        if file is not None:
-            write_detections(file, found, data)
-        errors = error_figures(data, found, labels, metric)
-        figures = score(data, found, labels, metric)
-        return figures | {"test_set": self.test.digest, "errors": errors}
-
-    def detections(self, detector: Detector, data: Dataset, bf16: bool) -> DatasetDetections:
-        """What the detector finds in a data set, at the size of tests."""
-        batches, sizes = self.batches(data)
-        plans = self.test_plans(sizes)
-        with console.progress("testing", len(plans)) as report:
-            return detect_all(detector, counted(batches, report), plans, self._device, bf16)
-
-    def test_plans(self, sizes: Ints) -> list[Plan]:
-        """The batches of a test, for pictures of sizes (I, 2)."""
-        size = TEST_BATCH.get(self._device.type, TEST_BATCH_ELSEWHERE)
-        views = self._config.views
-        return each_once(sizes, min(size, len(sizes)), views.test, views.long)
-
 
 @lru_cache(maxsize=1)  # the runs of a study, one after another, share it
 def _read(root: Path, pictures: Path | None, shots: Path | None) -> Dataset:
     return read(root, root=pictures, without=shots)
 
 
-def inputs_from(batches: Batches, device: torch.device) -> InputsOf:
-    """A function from plans to the inputs of `train.step.losses_of`."""
-
-    def inputs(plans: Iterable[Plan]) -> Iterator[Inputs]:
-        for batch in batches(plans):
-            yield inputs_of(batch, draw_of(batch.plan, device))
-
-    return inputs
-
-
 def counted(batches: Batches, report: Callable[..., None]) -> Batches:
-    """The same batches, reporting their number as they pass."""
+    """The same batches, reporting how many of them are done: used, and the next one asked for."""
 
     def source(plans: Iterable[Plan]) -> Iterator[Batch]:
         for n, batch in enumerate(batches(plans), start=1):
-            report(n)
             yield batch
+            report(n)
 
     return source

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ import torch
 from mini_fsod import console
 from mini_fsod.config.schema import STAGES, Config, Training, Transfer, Tune
 from mini_fsod.data.dataset import Dataset
-from mini_fsod.data.subsets import arranged, is_of, is_target
+from mini_fsod.data.subsets import is_of, spread
 from mini_fsod.detector.model import Detector
 from mini_fsod.device import peak_memory, reset_peak_memory
 from mini_fsod.discriminator.features import Discriminator
@@ -26,7 +26,7 @@ from mini_fsod.files import default_cache_folder
 from mini_fsod.loader import device_cache
 from mini_fsod.loader.cache import image_sizes, is_cached
 from mini_fsod.loader.decode import cores
-from mini_fsod.loader.schedule import Plan
+from mini_fsod.loader.schedule import Plan, reduced
 from mini_fsod.mining.base_objects import base_object_plans, find_base_objects
 from mini_fsod.mining.box_correction import CORRECTIONS
 from mini_fsod.mining.crops import BASE_IMAGES, CORRECTED, features_of
@@ -38,17 +38,20 @@ from mini_fsod.runs.base import base
 from mini_fsod.runs.data import RunData
 from mini_fsod.runs.detectors import new_detector, to_device
 from mini_fsod.runs.identity import stages_of
+from mini_fsod.runs.scoring import scoring_seconds
 from mini_fsod.tfa.cached_features import bytes_of_views, why_not_cached
 from mini_fsod.tfa.fine_tune import few_shot_schedule, fine_tune
 from mini_fsod.tfa.transfer import few_shot_detector
 from mini_fsod.tfa.tune import freeze_all_but
+from mini_fsod.train.distributed import ALONE
+from mini_fsod.train.loop import LEAST_SHARE
 
 SECONDS = 20.0  # that an estimate may take on two cores, beside reading data and weights
 SHARES = {"base": 0.3, "transfer": 0.1, "scan": 0.1, "online": 0.35, "tune": 0.05, "scoring": 0.1}
 PICTURES = 2  # that are scanned, scored, or looked at in the few-shot stages
 CROPPED = 4  # pictures whose boxes are cropped for the discriminator
 CANDIDATES = 2.0  # crops of an image in mining: a guess, they depend on the trained detector
-MINE_SECONDS = 5.0  # to choose boxes, and to draw the contact sheets
+MINE_SECONDS = 2.0  # to choose boxes, and to draw the contact sheets
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,9 @@ def estimate_run(
         vars(few).update(vars(data))  # the parts that it has read
     with torch.random.fork_rng(), _quiet():
         estimator = _Estimator(config, device, few, wanted, seconds)
-        found = tuple(estimator.stage(name) for name in STAGES if name in wanted)
+        stages_found = [estimator.stage(name) for name in STAGES if name in wanted]
+        held = estimator.pictures_on_gpu()
+        found = tuple(replace(stage, memory=stage.memory + held) for stage in stages_found)
         result = RunEstimate(found, estimator.decoding() / 60)
     del estimator
     gc.collect()
@@ -176,7 +181,7 @@ class _Estimator:
         cached = not why_not_cached(detector, whole, most, self._device, bf16)
         plans = whole.every_view(1)
         run.config = self._with_one_view(plans)
-        few = _some(shots, PICTURES)
+        few = spread(shots, PICTURES)
         began, decoding = probe.clock(), self._data.seconds
         fine_tune(run, name, Path(name), detector, few, section, None, may_cache=cached)
         if not cached:
@@ -203,7 +208,7 @@ class _Estimator:
         reset_peak_memory(self._device)
         seconds, speed = 0.0, None
         if section.detections is None:
-            detector, few = self._few_shot(), _some(images, PICTURES)
+            detector, few = self._few_shot(), spread(images, PICTURES)
             comparison = None
             if discriminator is not None and discriminator.crop is None:
                 prototypes = torch.zeros(
@@ -224,9 +229,9 @@ class _Estimator:
         """Seconds to look for base objects, where labels of them are missing."""
         if not self._data.is_open:
             return 0.0
-        run, few = self._probe(self._config, "scan"), _some(images, PICTURES)
+        run, few = self._probe(self._config, "scan"), spread(images, PICTURES)
         detector = self._few_shot()
-        each = self._timed(lambda: find_base_objects(run, few, detector), "scan")
+        each = self._timed(lambda: find_base_objects(run, few, detector, ALONE), "scan")
         plans, measured = (base_object_plans(run, image_sizes(d)) for d in (images, few))
         return each * sum(map(probe.area, plans)) / sum(map(probe.area, measured))
 
@@ -234,7 +239,7 @@ class _Estimator:
         """Seconds for all crops: of shots, base boxes, candidates, and corrected boxes."""
         data, labels = self._data, self._data.labels
         source = data.base if len(data.base) else data.shots
-        few = _some(source, CROPPED)
+        few = spread(source, CROPPED)
         each = self._timed(lambda: features_of(run, discriminator, few), "scan") / len(few.boxes)
         base_boxes = len(data.base.boxes) * min(1.0, BASE_IMAGES / max(len(data.base), 1))
         candidates = CANDIDATES * len(data.mined)
@@ -245,16 +250,14 @@ class _Estimator:
 
     def _scoring(self) -> float:
         """Seconds for the whole test set."""
-        if self._of_score is not None:
-            return self._of_score
-        data, test = self._data, self._data.test
-        self._of_score = 0.0
-        if test is not None and len(test):
-            detector, bf16 = self._few_shot(), self._device.type == "cuda"
-            few = arranged(_some(test, PICTURES), data.labels)
-            each = self._timed(lambda: data.detections(detector, few, bf16), "scoring")
-            plans, measured = (data.test_plans(image_sizes(d)) for d in (test, few))
-            self._of_score = each * sum(map(_pixels, plans)) / sum(map(_pixels, measured))
+        if self._of_score is None:
+            run = self._probe(self._config, "scoring")
+            bf16, labels = run.bf16(self._config.transfer), self._data.labels
+            self._of_score = 0.0
+            if self._data.test is not None:
+                self._of_score = scoring_seconds(
+                    self._config, self._data, self._few_shot(), labels, bf16
+                )
         return self._of_score
 
     def _few_shot(self) -> Detector:
@@ -281,11 +284,19 @@ class _Estimator:
         return took
 
     def _probe(self, config: Config, name: str) -> probe.Probe:
-        return probe.Probe(config, self._data, self._device, self._seconds[name])
+        return probe.Probe(config, self._data, self._device, self._seconds.get(name, 0.0))
 
     def _resting(self) -> int:
         reset_peak_memory(self._device)
         return peak_memory(self._device)
+
+    def pictures_on_gpu(self) -> int:
+        """Bytes of all pictures in the GPU's memory; 0 where they are not there."""
+        data, config = self._data.whole, self._config
+        if self._device.type != "cuda" or device_cache.is_streamed(data, config, self._device):
+            return 0
+        stored = reduced(image_sizes(data), *device_cache.largest_sides(config))
+        return 3 * int(stored.prod(axis=1).sum())
 
     def decoding(self) -> float:
         """Seconds until all pictures are decoded into the cache; 0 where they are, or need not."""
@@ -300,20 +311,12 @@ class _Estimator:
 
 
 def _of_training(name: str, section: Training, pace: probe.Pace, scoring: float) -> StageEstimate:
-    budget = 60 * section.budget_minutes
-    iterations = section.iterations or max(1, int((budget - pace.start - scoring) / pace.iteration))
-    seconds = budget or pace.start + iterations * pace.iteration + scoring
+    limit, iterations = 60 * section.budget_minutes, section.iterations
+    if iterations is None:  # as the loop has it
+        training = max(limit - pace.start - scoring, LEAST_SHARE * limit)
+        iterations = max(1, int(training / pace.iteration))
+        seconds = pace.start + training + scoring
+    else:
+        seconds = pace.start + iterations * pace.iteration + scoring
     speed = section.batch / pace.iteration
     return StageEstimate(name, seconds / 60, scoring / 60, iterations, speed, pace.memory)
-
-
-def _some(data: Dataset, count: int) -> Dataset:
-    """So many images of a data set, evenly spread; those with a box, where there are any."""
-    with_box = np.unique(data.boxes.image[is_target(data)])
-    images = with_box if len(with_box) else np.arange(len(data))
-    at = np.linspace(0, len(images) - 1, min(count, len(images))).astype(np.int64)
-    return data.select(images[np.unique(at)])
-
-
-def _pixels(plan: Plan) -> int:
-    return plan.batch * probe.area(plan)

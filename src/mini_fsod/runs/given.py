@@ -16,7 +16,7 @@ from mini_fsod.detector.classes import with_classes
 from mini_fsod.detector.published import classes_of, fetch_published, published_detector
 from mini_fsod.errors import UserError, nearest
 from mini_fsod.eval.kept_detections import detections_file
-from mini_fsod.files import CHECKPOINT_FILE, is_file
+from mini_fsod.files import CHECKPOINT_FILE, is_file, real
 from mini_fsod.labels import LabelMap
 from mini_fsod.runs.store import copy_file
 
@@ -103,9 +103,14 @@ def check_without_labels(config: Config, stages: Sequence[str]) -> None:
 
 
 def copy_with_scores(given: Path, folder: Path) -> None:
-    """Copy a checkpoint into the folder of a stage, and the scores and detections beside it."""
+    """Copy a checkpoint into the folder of a stage; of a result that is kept beside it, the scores
+    and detections too. Those of other people's runs are not trusted.
+    """
     copy_file(given, folder / CHECKPOINT_FILE)
-    for score in given.resolve().parent.glob("score-*.json"):
+    source = real(given).parent
+    if source.parent != real(folder.parent):
+        return
+    for score in source.glob("score-*.json"):
         for file in (score, detections_file(score)):
             if is_file(file):
                 copy_file(file, folder / file.name)

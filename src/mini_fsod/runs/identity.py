@@ -16,10 +16,12 @@ from typing import Any, Protocol
 
 from mini_fsod.config.schema import STAGES, Config, Training
 from mini_fsod.config.values import torchvision_name
+from mini_fsod.errors import UserError
 from mini_fsod.files import digest, is_file
+from mini_fsod.limits import DETECTIONS_BYTES, WEIGHTS_BYTES
 from mini_fsod.runs.pool import EXTRA_POOL, mined_folder
 
-FORMAT = 1  # raise it when the same settings give another result than before
+FORMAT = 2  # raise it when the same settings give another result than before
 
 # Keys of the section `mine` that the scan reads; `mine` reads all of them
 SCAN_KEYS = (
@@ -27,6 +29,7 @@ SCAN_KEYS = (
 )  # fmt: skip
 # Likewise of the section `discriminator`; whiten and refine are read by `mine` alone
 DISCRIMINATOR_SCAN_KEYS = ("weights", "short", "crop", "caffe")
+HASHED_BYTES = max(DETECTIONS_BYTES, WEIGHTS_BYTES)
 NOT_TRAINED = ("checkpoint", "save_seconds", "drop", "sure")  # change no training of their stage
 ONLINE_MINE_KEYS = ("images", "drop_on_base", "drop_nested")  # of `mine`, read by `online` too
 
@@ -115,6 +118,9 @@ def file_content(name: str | Path | None) -> str | None:
 @lru_cache(maxsize=256)
 def _digest(path: Path, size: int, changed: int, inode: int) -> str:
     """Read once by a process; the other arguments tell whether the file is still the same."""
+    if size > HASHED_BYTES:
+        what = f"{path}: larger than {HASHED_BYTES >> 20:,} MB."
+        raise UserError(what, "No file that a run is given has that size: check the path.")
     return digest(path)
 
 
@@ -192,7 +198,7 @@ def _mine(config: Config, content: Content) -> dict[str, Any]:
         return {
             "pool": content.file(mine.pool),
             "beside": [content.file(path) for path in (*beside, mine.pool.parent / EXTRA_POOL)],
-            "extra": str(mine.extra),
+            "extra": content.extra(mine.extra),
         }
     return {
         "mine": mine.model_dump(mode="json", exclude={"pool", *SCAN_KEYS}),

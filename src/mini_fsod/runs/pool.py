@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from mini_fsod import console
+from mini_fsod.data.json_stream import JsonError, records
 from mini_fsod.errors import UserError
-from mini_fsod.files import digest, dumps, is_file, open_regular, write_bytes, write_json
+from mini_fsod.files import digest, dumps, is_file, read_bytes, write_bytes, write_json
+from mini_fsod.limits import POOL_BYTES
 from mini_fsod.mining.names import REVIEWED
 from mini_fsod.review.correct import corrected_pool
 from mini_fsod.review.decisions import JOURNAL, Decision, read_decisions
@@ -135,27 +137,44 @@ def has_accepted(pool: Path) -> bool:
         return False  # the reader of pools says what is wrong
 
 
+def boxes_of_pool(pool: Path) -> int:
+    """How many boxes a pool in the run's folder has; 0 where there is none."""
+    return _boxes(pool).total() if is_file(pool) else 0
+
+
+def copy_pools(run: Path, target: Path) -> None:
+    """Copy a run's pools, and what `refresh_pools` needs, to try it elsewhere."""
+    for name in (*MINED, ORIGIN, JOURNAL):
+        if is_file(run / name):
+            write_bytes(target / name, (run / name).read_bytes())
+
+
 def _boxes(pool: Path) -> Counter[tuple[Any, ...]]:
     """Picture, box and class of each box; nothing where the file is not what mini writes."""
     try:
-        content = _read(pool)
-        names = {image["id"]: image["file_name"] for image in content["images"]}
-        classes = {category["id"]: category["name"] for category in content["categories"]}
+        names: dict[Any, Any] = {}
+        classes: dict[Any, Any] = {}
+        boxes: Counter[tuple[Any, ...]] = Counter()
+        for key, _, record in records(pool):
+            if key == "images":
+                names[record["id"]] = record["file_name"]
+            elif key == "categories":
+                classes[record["id"]] = record["name"]
+            elif key == "annotations" and record:
+                sides = (round(float(side), 1) for side in record["bbox"])
+                boxes[record["image_id"], *sides, record["category_id"]] += 1
         return Counter(
-            (
-                names[box["image_id"]],
-                *(round(float(side), 1) for side in box["bbox"]),
-                classes[box["category_id"]],
-            )
-            for box in content["annotations"]
+            {
+                (names[image], *sides, classes[category]): n
+                for (image, *sides, category), n in boxes.items()
+            }
         )
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, JsonError):
         return Counter()  # the reader of pools says what is wrong
 
 
 def _read(pool: Path) -> Any:
-    with open_regular(pool) as file:
-        return json.load(file)
+    return json.loads(read_bytes(pool, POOL_BYTES))
 
 
 def _origins(run: Path) -> dict[str, dict[str, Any]]:

@@ -49,6 +49,9 @@ def say_figures(stage: str, figures: Figures) -> None:
     """One line about a finished stage."""
     known = [name for name in ("nAP50", "bAP50") if figures.get(name) is not None]
     words = [f"{name} {figures[name]:.1f}" for name in known]
+    images, of_images = figures.get("images", 0), figures.get("of_images", 0)
+    if known and images < of_images:
+        words[-1] += f" on {images:,} of {of_images:,} images"
     if stage == "scan" and "pairs" in figures:
         words = [console.count(figures["pairs"], "candidate") + " before NMS"]
     if stage == "mine" and "kept" in figures:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,16 @@ from mini_fsod import checkpoint, console
 from mini_fsod.config.schema import Config, Online, Training
 from mini_fsod.data.dataset import Ints
 from mini_fsod.detector.model import Detector
+from mini_fsod.device import fast_bf16
 from mini_fsod.files import CHECKPOINT_FILE
 from mini_fsod.labels import LabelMap
-from mini_fsod.loader.schedule import Schedule
-from mini_fsod.runs.data import RunData
+from mini_fsod.loader.schedule import Plan, Schedule
+from mini_fsod.runs.data import Batches, InputsOf, RunData
+from mini_fsod.runs.scoring import scoring_seconds
 from mini_fsod.train.distributed import Team, wait_for_all
 from mini_fsod.train.ema import Average
 from mini_fsod.train.loop import Feed, LossMonitor, train
-from mini_fsod.train.step import Losses
+from mini_fsod.train.step import Inputs, Losses, draw_of, inputs_of
 
 
 class Run:
@@ -42,9 +44,12 @@ class Run:
         self.folder = folder  # of the result of a finished stage
         self.pool = pool  # mined boxes to re-train on: a copy in the run's folder, to be corrected
         self.extra_pool = extra_pool  # those of `mine.extra`
+        self.anyway = False  # go on with a teacher that has collapsed
+        self.began: float | None = None  # the time by `train.loop.clock` when the stage began
+        self.scored_in: float | None = None  # seconds that the last scoring took
 
     def bf16(self, section: Training) -> bool:
-        return self.device.type == "cuda" if section.bf16 == "auto" else section.bf16
+        return fast_bf16(self.device) if section.bf16 == "auto" else section.bf16
 
     def schedule(self, sizes: Ints, section: Training, images: Ints | None = None) -> Schedule:
         """The batches of a stage that trains the whole detector, for pictures of sizes (I, 2).
@@ -85,12 +90,18 @@ class Run:
         online = section if isinstance(section, Online) else None  # the one stage with an EMA
         if self.team.leads:
             console.note(f"{stage}: batch {section.batch}, learning rate {section.learning_rate:g}")
+        bf16 = self.bf16(section)
+        reserve = 0.0
+        if section.budget_minutes and self.team.leads:  # the leader's clock counts, and it scores
+            reserve = self.scored_in or scoring_seconds(
+                self.config, self.data, detector, labels, bf16
+            )
         trained_detector, trained = train(
             detector,
             losses,
             feed,
             section,
-            self.bf16(section),
+            bf16,
             folder,
             stage,
             self.device,
@@ -99,6 +110,8 @@ class Run:
             watch,
             ema=online.ema if online else None,
             ema_warm_up=online.ema_warm_up if online else None,
+            began=self.began,
+            reserve=reserve,
         )
         if self.team.leads:
             about: checkpoint.About = {
@@ -114,3 +127,13 @@ class Run:
             "training_seconds": trained.seconds,
             "images_per_second": trained.images_per_second,
         }
+
+
+def inputs_from(batches: Batches, device: torch.device) -> InputsOf:
+    """A function from plans to the inputs of `train.step.losses_of`."""
+
+    def inputs(plans: Iterable[Plan]) -> Iterator[Inputs]:
+        for batch in batches(plans):
+            yield inputs_of(batch, draw_of(batch.plan, device))
+
+    return inputs

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
 from mini_fsod import checkpoint, console
+from mini_fsod.config.load import for_folder
 from mini_fsod.config.schema import STAGES, TRAINED, Config
-from mini_fsod.data.folder import pictures_below
-from mini_fsod.detector.backbone import check_backbone
 from mini_fsod.device import torch_device
-from mini_fsod.errors import UserError, nearest
+from mini_fsod.errors import HopelessError, UserError
 from mini_fsod.eval.kept_detections import detections_file
 from mini_fsod.files import (
     CHECKPOINT_FILE,
@@ -25,46 +22,49 @@ from mini_fsod.files import (
     DETECTOR_FILE,
     digest,
     is_file,
-    is_folder,
     lock,
     real,
+    remove_leftovers,
     write_bytes,
     write_json,
 )
-from mini_fsod.mining.base_objects import BASE_OBJECTS, label_for_shots
-from mini_fsod.mining.choose import check_mining, mine
-from mini_fsod.mining.extra import EXTRA
-from mini_fsod.mining.pool_io import CANDIDATES
+from mini_fsod.mining.base_objects import file_for_shots, label_for_shots
+from mini_fsod.mining.choose import mine
 from mini_fsod.mining.scan import scan
 from mini_fsod.online.retrain import online
 from mini_fsod.report.causes_stages import stage_findings
 from mini_fsod.runs import store
 from mini_fsod.runs.base import base
+from mini_fsod.runs.checks import check_folder, checked_data, wanted_stages
+from mini_fsod.runs.content import RunContent, hash_of
 from mini_fsod.runs.data import RunData
 from mini_fsod.runs.detectors import load_detector, to_device
 from mini_fsod.runs.facts import write_data_facts
-from mini_fsod.runs.given import check_given, copy_with_scores, save_novel, take_given
-from mini_fsod.runs.identity import file_content, stage_key, stages_of
-from mini_fsod.runs.pool import EXTRA_POOL, POOL, edits, has_accepted, refresh_pools
+from mini_fsod.runs.given import copy_with_scores, save_novel, take_given
+from mini_fsod.runs.hopeless import why_hopeless
+from mini_fsod.runs.identity import needs, stage_key, stages_of
+from mini_fsod.runs.pool import EXTRA_POOL, POOL, boxes_of_pool, copy_pools, edits, refresh_pools
 from mini_fsod.runs.results import device_name, say_figures, write_results
 from mini_fsod.runs.run import Run
+from mini_fsod.runs.scoring import score_test_set
 from mini_fsod.runs.shots import uses_shots
 from mini_fsod.tfa.transfer import transfer
 from mini_fsod.tfa.tune import tune
 from mini_fsod.train import state
 from mini_fsod.train.distributed import (
+    ALONE,
     Team,
     broadcast_from_leader,
     device_of_process,
     team,
     wait_for_all,
 )
+from mini_fsod.train.loop import clock
 
 STAGE = {
     "base": base, "transfer": transfer, "scan": scan, "mine": mine, "online": online, "tune": tune,
 }  # fmt: skip
 ON_ONE_PROCESS = ("scan", "mine")  # the others share the training among all
-PLAN = "plan.json"  # of a study
 
 
 def run(
@@ -75,41 +75,23 @@ def run(
     command: str = "",
     results_store: Path | None = None,
     wait: bool = True,
+    anyway: bool = False,
 ) -> dict[str, Any]:
     """Find or compute the results of the stages up to `last`; from `first` on they are repeated.
 
     Results are kept in `results_store`, by default beside the run's folder. Where another process
-    computes one of them, wait for it, or raise `store.Busy`. Returns the content of `results.json`;
-    nothing in a process that torchrun started beside the first.
+    computes one of them, wait for it, or raise `store.Busy`. Where a stage leaves nothing to build
+    on, raise `HopelessError`, or go on `anyway`. Returns the content of `results.json`; nothing in
+    a process that torchrun started beside the first.
     """
-    config.ready()
-    for name in (first, last):
-        if name is not None and name not in STAGES:
-            raise UserError(
-                f'There is no stage "{name}".{nearest(name, STAGES)}',
-                f"Stages: {', '.join(STAGES)}.",
-            )
-    wanted = stages_of(config, last or STAGES[-1])
-    if first is not None and first not in wanted:
-        raise UserError(
-            f"--from {first}: this run has no such stage before {wanted[-1]}.",
-            f"Its stages are {', '.join(wanted)}.",
-        )
+    wanted = wanted_stages(config, first, last)
     results_store = results_store or out.parent / store.STORE
-    _check_folder(out, config, results_store)
-    check_backbone(config.detector.backbone)
+    check_folder(out, config, results_store)
     device = device_of_process(torch_device(config.device))
     with team(device) as together:
         console.err.quiet = not together.leads
         try:
-            data = RunData(config, device)
-            data.check(wanted)
-            if "base" in wanted:
-                check_given(config)
-            if "transfer" in wanted and config.transfer.checkpoint is not None:
-                checkpoint.read_header(checkpoint.find(config.transfer.checkpoint, "transfer"))
-            if "mine" in wanted:
-                check_mining(config)
+            data = checked_data(config, device, wanted)
             wait_for_all(together)  # nothing is written before all have found it in order
             with lock(out / ".lock") if together.leads else nullcontext(True) as alone:
                 if not alone:
@@ -118,64 +100,24 @@ def run(
                         "Wait until it ends, or choose another folder with --out.",
                     )
                 pipeline = _Pipeline(config, out, results_store, data, device, together, command)
-                return pipeline.run(wanted, first, wait)
+                return pipeline.run(wanted, first, wait, anyway)
         finally:
             console.err.quiet = False
 
 
-def _check_folder(out: Path, config: Config, results_store: Path) -> None:
-    root = config.data.root
-    if is_file(out):
-        raise UserError(f"{out}: is a file.", "Choose another folder with --out.")
-    if root is not None and real(out) == real(root if is_folder(root) else root.parent):
-        raise UserError(f"{out}: is the folder of the data.", "Choose another one with --out.")
-    if is_file(out / PLAN):
-        raise UserError(f"{out}: holds a study.", "Choose another folder with --out.")
-    links = [out / stage for stage in STAGES if (out / stage).is_symlink()]
-    folders = [out / stage for stage in STAGES if is_folder(out / stage)]
-    if set(folders) - set(links):
-        raise UserError(
-            f"{out}: made by an older version of mini, or copied without its links.",
-            "Choose another folder with --out.",
-        )
-    if links and not is_folder(results_store):
-        raise UserError(
-            f"{out}: its results are not here: {results_store} is missing.",
-            f"Copy {store.STORE} along with the run, or delete the links in {out} to compute "
-            "everything again.",
-        )
+def find_results(
+    config: Config, out: Path, first: str | None = None, last: str | None = None
+) -> tuple[RunData, dict[str, Path | None]]:
+    """The data of a run, and for each of its stages the folder of its result, if it is kept.
 
-
-class _Content:
-    """The content of a run's data and files, for the hashes of its stages."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def data(self, part: str) -> str | None:
-        if part == "classes":
-            labels = self._run.data.labels
-            return _hash([labels.base, labels.novel])
-        return self._run.data.digest_of(part)
-
-    def file(self, name: str | Path | None) -> str | None:
-        return file_content(name)
-
-    def extra(self, folder: Path | None) -> str | None:
-        """Names and sizes of the pictures: to read all of them would take minutes."""
-        if folder is None:
-            return None
-        names = pictures_below(folder, lambda _: None, lambda _: None)
-        return _hash([[name, (folder / name).stat().st_size] for name in names])
-
-    def pools(self) -> Sequence[str]:
-        run, mined = self._run, self._run.folder("mine")
-        paths = [run.pool, run.extra_pool, mined / BASE_OBJECTS, mined / EXTRA / BASE_OBJECTS]
-        if run.config.online.ignore_candidates or run.data.is_open:
-            paths.append(mined / CANDIDATES)
-        # before there was a review, boxes without a score could be dropped
-        accepted = ["accepted"] if any(map(has_accepted, (run.pool, run.extra_pool))) else []
-        return [*(digest(path) for path in paths if is_file(path)), *accepted]
+    Nothing is computed or written; what would make the run fail before its first stage is raised.
+    """
+    wanted = wanted_stages(config, first, last)
+    results_store = out.parent / store.STORE
+    check_folder(out, config, results_store)
+    device = torch_device(config.device)
+    data = checked_data(config, device, wanted)
+    return data, _Pipeline(config, out, results_store, data, device, Team(), "").find(wanted, first)
 
 
 class _Pipeline:
@@ -195,14 +137,17 @@ class _Pipeline:
         self._keys: dict[str, str] = {}
         self._figures: dict[str, dict[str, Any]] = {}
         self._run = Run(config, data, device, together, self._folder, out / POOL, out / EXTRA_POOL)
-        self._content = _Content(self._run)
+        self._content = RunContent(self._run)
 
-    def run(self, wanted: Sequence[str], first: str | None, wait: bool) -> dict[str, Any]:
-        leads = self._run.team.leads
+    def run(
+        self, wanted: Sequence[str], first: str | None, wait: bool, anyway: bool
+    ) -> dict[str, Any]:
+        leads, self._run.anyway = self._run.team.leads, anyway
         if leads:
             self._out.mkdir(parents=True, exist_ok=True)
-            store.remove_leftovers(self._out)
-            write_bytes(self._out / CONFIG_FILE, self._config.to_yaml().encode())
+            remove_leftovers(self._out.rglob(".*.part"))
+            stored = for_folder(self._config, self._out)
+            write_bytes(self._out / CONFIG_FILE, stored.to_yaml().encode())
             data = self._run.data
             write_data_facts(self._out, data, self._config, uses_shots(self._config, wanted))
         results: dict[str, Any] = {}
@@ -210,16 +155,42 @@ class _Pipeline:
             self._key(stage)
             repeats = first is not None and STAGES.index(stage) >= STAGES.index(first)
             try:
-                self._finish(stage, repeats, wait, needs_shots=len(wanted) > 1)
+                computed = self._finish(stage, repeats, wait, needs_shots=len(wanted) > 1)
+                if leads:
+                    results = self._write_results()
+                self._judge(stage, computed, is_last=stage == wanted[-1] or anyway)
             except Exception as error:
                 error.stage = stage  # type: ignore[attr-defined]  # for a study: who needs it too
                 raise
-            if leads:
-                results = self._write_results()
         if leads:
             self._take_later_stages(wanted)
             results = self._write_results()
         return results
+
+    def find(self, wanted: Sequence[str], first: str | None) -> dict[str, Path | None]:
+        """The folder of each stage's result, if it is kept and not to be repeated."""
+        found: dict[str, Path | None] = dict.fromkeys(wanted)
+        run = self._run
+        with TemporaryDirectory() as copies:
+            copy_pools(self._out, Path(copies))
+            run.pool, run.extra_pool = Path(copies) / POOL, Path(copies) / EXTRA_POOL
+            for stage in wanted:
+                if first is not None and STAGES.index(stage) >= STAGES.index(first):
+                    break
+                if any(found[name] is None for name in needs(self._config, stage)):
+                    continue
+                self._key(stage)
+                folder = self._folder(stage)
+                if store.read_metrics(folder) is None:
+                    continue
+                found[stage] = folder
+                if stage == "mine":
+                    refresh_pools(Path(copies), folder)
+                if stage == "base" and len(wanted) > 1 and run.data.is_open:
+                    if not is_file(file_for_shots(run, folder)):
+                        break
+                    run.data.found = label_for_shots(run, folder)
+        return found
 
     def _folder(self, stage: str) -> Path:
         return store.result_folder(self._store, stage, self._keys[stage])
@@ -227,8 +198,8 @@ class _Pipeline:
     def _key(self, stage: str) -> None:
         self._keys[stage] = stage_key(self._config, stage, self._keys, self._content)
 
-    def _finish(self, stage: str, repeats: bool, wait: bool, needs_shots: bool) -> None:
-        """Find the result of a stage, or compute it; its scores too.
+    def _finish(self, stage: str, repeats: bool, wait: bool, needs_shots: bool) -> bool:
+        """Find the result of a stage, or compute it; its scores too. Whether it was computed.
 
         A given base detector also finds the shots of base classes, if `needs_shots`.
         """
@@ -238,15 +209,17 @@ class _Pipeline:
         with store.computing(folder, wait) if leads else nullcontext():
             if leads and repeats:
                 self._discard(stage, folder)
-            is_done = leads and store.read_metrics(folder) is not None
+            if leads:
+                remove_leftovers(folder.rglob(".*.part"))
+            is_done = leads and store.is_finished(folder)
             is_done = bool(broadcast_from_leader(int(is_done), self._run.team, self._run.device))
             if not is_done:
                 self._compute(stage, folder)
             if leads:
-                (folder / state.FILE).unlink(missing_ok=True)  # of no use any more
+                state.delete_state(folder)
             figures = store.read_metrics(folder) or {}
             if stage in TRAINED:
-                figures |= self._score(stage, folder)
+                figures |= self._score(stage, folder, self._run.team)
             if stage == "base" and needs_shots and self._run.data.is_open:
                 self._run.data.found = label_for_shots(self._run, folder)
         if stage == "mine" and leads:
@@ -258,6 +231,27 @@ class _Pipeline:
             console.note(f"{stage}: found in {folder}")
         elif leads:
             say_figures(stage, figures)
+        return not is_done
+
+    def _judge(self, stage: str, computed: bool, is_last: bool) -> None:
+        """Raise HopelessError where the stage left nothing to build on. Where it is the last, say
+        so; otherwise what its scores say, once.
+        """
+        run, pool = self._run, 0
+        if stage == "mine":
+            pool = sum(map(boxes_of_pool, (run.pool, run.extra_pool)))
+        trained = stage == "base" and self._config.base.checkpoint is None
+        pictures = len(run.data.base) if trained else 0
+        found = why_hopeless(stage, self._figures, self._config, pictures, pool)
+        if found is not None and not is_last:
+            raise HopelessError(
+                found.what,
+                f"{found.fix} What was computed is kept in {self._out}; to go on with it, add "
+                "--anyway.",
+            )
+        if found is not None and run.team.leads:
+            console.note(f"{found.what} {found.fix}")
+        elif computed and run.team.leads:
             for finding in stage_findings(stage, self._figures):
                 console.note(finding.line())
 
@@ -275,10 +269,9 @@ class _Pipeline:
 
     def _compute(self, stage: str, folder: Path) -> None:
         run = self._run
-        begun = time.perf_counter()
+        begun = run.began = clock()
         if run.team.leads:
             folder.mkdir(parents=True, exist_ok=True)
-            store.remove_leftovers(folder)
         wait_for_all(run.team)
         given = self._given(stage)
         figures: dict[str, Any] = {}
@@ -294,7 +287,7 @@ class _Pipeline:
         if run.team.leads:
             if stage in TRAINED:
                 figures["checkpoint_sha256"] = digest(folder / CHECKPOINT_FILE)
-            figures["seconds"] = time.perf_counter() - begun
+            figures["seconds"] = clock() - begun
             write_json(folder / store.METRICS, figures)
         wait_for_all(run.team)
 
@@ -307,10 +300,11 @@ class _Pipeline:
             return self._folder("online") / CHECKPOINT_FILE
         return None
 
-    def _score(self, stage: str, folder: Path) -> dict[str, Any]:
+    def _score(self, stage: str, folder: Path, team: Team) -> dict[str, Any]:
         """The scores of a detector on the test set; kept beside it, a file for each test set.
 
-        So are its detections, and what it gets wrong ("errors" in the file alone), for reports.
+        So are its detections, and what it gets wrong ("errors" in the file alone), for reports. The
+        processes of the team share the images.
         """
         run, config = self._run, self._config
         metrics = store.read_metrics(folder) or {}
@@ -318,16 +312,26 @@ class _Pipeline:
         detector_keys = config.detector.model_dump(mode="json", exclude={"weights"})
         views = config.views.model_dump(include={"test", "long"})
         parts = [metrics["checkpoint_sha256"], test, config.data.metric, detector_keys, views]
-        path = folder / f"score-{_hash(parts)[:12]}.json"
-        if run.team.leads and store.read_score(path) is None:
+        path = folder / f"score-{hash_of(parts)[:12]}.json"
+        is_missing = team.leads and store.read_score(path) is None
+        if broadcast_from_leader(int(is_missing), team, run.device):
             saved = load_detector(run, stage)
-            begun = time.perf_counter()
+            begun = clock()
             section = getattr(config, stage)
             detector = to_device(saved.detector, run.device)
-            bf16 = run.bf16(section)
-            figures = run.data.score(detector, saved.labels, bf16, detections_file(path))
-            write_json(path, figures | {"test_seconds": time.perf_counter() - begun})
-        wait_for_all(run.team)
+            figures = score_test_set(
+                config,
+                run.data,
+                detector,
+                saved.labels,
+                run.bf16(section),
+                detections_file(path),
+                team,
+            )
+            run.scored_in = clock() - begun
+            if team.leads:
+                write_json(path, figures | {"test_seconds": run.scored_in})
+        wait_for_all(team)
         figures = store.read_score(path) or {}
         figures.pop("errors", None)
         return figures | {"score": path.name}
@@ -364,12 +368,12 @@ class _Pipeline:
             return False
         self._key(stage)
         folder = self._folder(stage)
-        figures = store.read_metrics(folder)
-        if figures is None or real(self._out / stage) != real(folder):
+        if real(self._out / stage) != real(folder) or not store.is_finished(folder):
             return False
+        figures = store.read_metrics(folder) or {}
         self._figures[stage] = figures
         if stage in TRAINED:
-            self._figures[stage] = figures | self._score(stage, folder)
+            self._figures[stage] = figures | self._score(stage, folder, ALONE)  # the leader asks
         return True
 
     def _write_results(self) -> dict[str, Any]:
@@ -382,7 +386,3 @@ class _Pipeline:
         return write_results(
             self._out, config, figures, self._keys, pool, shots, self._command, device
         )
-
-
-def _hash(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()

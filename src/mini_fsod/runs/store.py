@@ -20,8 +20,19 @@ from pydantic import create_model
 
 from mini_fsod import console
 from mini_fsod.config.schema import STAGES, TRAINED
+from mini_fsod.errors import UserError
 from mini_fsod.eval.score import NAMES
-from mini_fsod.files import CONFIG_FILE, is_file, is_folder, lock, unwritten, write_bytes
+from mini_fsod.files import (
+    CHECKPOINT_FILE,
+    CONFIG_FILE,
+    digest,
+    is_file,
+    is_folder,
+    lock,
+    part_of,
+    unwritten,
+    write_bytes,
+)
 from mini_fsod.state_files import Count, Finite, Kind, read_state_file
 
 STORE = ".stages"
@@ -146,6 +157,21 @@ def read_metrics(folder: Path) -> dict[str, Any] | None:
     return read_figures(folder / METRICS, TrainedMetrics if trained else Metrics)
 
 
+def is_finished(folder: Path) -> bool:
+    """Whether a result is here whole: its figures, and the detector that they were written for."""
+    metrics = read_metrics(folder)
+    path = folder / CHECKPOINT_FILE
+    if metrics is None or folder.name.partition("-")[0] not in TRAINED:
+        return metrics is not None
+    if is_file(path) and digest(path) != metrics["checkpoint_sha256"]:
+        raise UserError(
+            f"{path}: damaged, or not the detector that this stage has trained (its SHA-256 is not "
+            f"the one in {METRICS}).",
+            f"Delete {folder}, and the same command computes it again.",
+        )
+    return is_file(path)
+
+
 def read_score(path: Path) -> dict[str, Any] | None:
     return read_figures(path, Score)
 
@@ -163,9 +189,8 @@ def link(run: Path, stage: str, folder: Path) -> None:
     path = run / stage
     if path.is_symlink() and str(path.readlink()) == target:
         return
-    part = run / f".{stage}.part"
+    part = part_of(path)
     try:
-        part.unlink(missing_ok=True)
         part.symlink_to(target, target_is_directory=True)
         part.replace(path)
     except OSError as error:
@@ -183,10 +208,9 @@ def copy_file(source: Path, target: Path) -> None:
 
     Both are safe from each other's changes: files are replaced, never written into.
     """
-    part = target.parent / f".{target.name}.part"
+    part = part_of(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        part.unlink(missing_ok=True)
         os.link(source.resolve(), part)
         if target.exists() and target.samefile(part):  # to replace a file by itself does nothing
             part.unlink()
@@ -194,12 +218,6 @@ def copy_file(source: Path, target: Path) -> None:
         part.replace(target)
     except OSError:
         write_bytes(target, source.read_bytes())
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Half-written files of a process that was killed."""
-    for part in folder.rglob(".*.part"):
-        part.unlink(missing_ok=True)
 
 
 def discard(folder: Path) -> None:

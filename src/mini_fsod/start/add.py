@@ -7,6 +7,7 @@ which knows them, and their shots and mined boxes are annotations that train lik
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from mini_fsod.data.write import write_coco
 from mini_fsod.errors import UserError
 from mini_fsod.files import CHECKPOINT_FILE, CONFIG_FILE, DETECTOR_FILE, is_file
 from mini_fsod.labels import LabelMap, folded
+from mini_fsod.loader.cache import image_sizes
 from mini_fsod.mining.overlap import iou, pairs_within
 from mini_fsod.mining.pool_io import POOL, read_pool
 from mini_fsod.runs.data import RunData
@@ -71,9 +73,14 @@ def earlier(run: Path) -> Earlier:
     known = train.boxes.take(
         is_of(train, labels.base)
     )  # annotated novel boxes are for audits alone
-    kept = train.with_boxes(known.joined(shots).joined(mined))
-    test = None if data.test is None else arranged(data.test, labels)
+    kept = _with_sizes(train.with_boxes(known.joined(shots).joined(mined)))
+    test = None if data.test is None else _with_sizes(arranged(data.test, labels))
     return Earlier(labels, config, detector, kept, test, len(mined), len(shots))
+
+
+def _with_sizes(data: Dataset) -> Dataset:
+    """COCO declares the sizes of all pictures; a plain folder declares none."""
+    return replace(data, sizes=image_sizes(data)[:, ::-1])
 
 
 def _detector(run: Path, labels: LabelMap) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from mini_fsod.start.look import Found
 PRETRAINED = "torchvision:fasterrcnn_resnet50_fpn"
 COCO_CLASSES = (*COCO_BASE, *COCO_NOVEL)
 
-ENLARGED = 1.25  # pictures are not enlarged by more: there is nothing to see in them
+ENLARGED = 1.3  # pictures are not enlarged by more: there is nothing to see in them
 STEP = 32  # pixels, in which sizes of views are counted
 LONG = 1.5625  # long side of views by their short side, as in the presets
 SMALLER = (0.75, 0.875, 1.0)  # short sides of views in training, by the one at test
@@ -47,7 +47,7 @@ def choose(found: Found, gpu: bool, detector: Path | None = None) -> list[Choice
 
 
 def preset_name(gpu: bool) -> str:
-    return "photos" if gpu or "photos-cpu" not in PRESETS else "photos-cpu"
+    return "photos" if gpu else "photos-cpu"
 
 
 def _data(found: Found) -> list[Choice]:
@@ -104,15 +104,15 @@ def _views(found: Found, preset: Mapping[str, Any]) -> list[Choice]:
     test = max(STEP, int(median * ENLARGED) // STEP * STEP)
     if test >= usual:
         return []
-    short = sorted({max(STEP, int(test * part) // STEP * STEP) for part in SMALLER})
+    short = sorted({_in_steps(test * part) for part in SMALLER})
     why = f"the photos have {median:.0f} pixels: more would not show more"
     return [
         Choice("views.short", short, why),
-        Choice("views.long", int(test * LONG) // STEP * STEP + STEP, ""),
+        Choice("views.long", _in_steps(test * LONG), ""),
         Choice("views.test", test, ""),
         Choice("discriminator.short", test, ""),
     ]
 
 
-def as_keys(choices: Sequence[Choice]) -> dict[str, Any]:
-    return {choice.key: choice.value for choice in choices}
+def _in_steps(pixels: float) -> int:
+    return max(STEP, round(pixels / STEP) * STEP)

@@ -10,6 +10,7 @@ import numpy as np
 
 from mini_fsod import console
 from mini_fsod.data.dataset import Dataset, Ints
+from mini_fsod.data.layout import is_archive
 from mini_fsod.data.pictures import PictureError, drawn_size, picture_sizes
 from mini_fsod.data.read import read
 from mini_fsod.data.subsets import is_of, is_target, renamed_as_in, testing_part, training_part
@@ -119,28 +120,39 @@ def _shots(path: Path, photos: Dataset, photos_path: Path) -> tuple[Dataset, Pat
         raise UserError(f"{path}: no such file.", "Check the path of --boxes.")
     if is_folder(path) and real(path) == real(photos_path):
         return _with_boxes(read(path)), None
-    beside = _with_boxes(read(path))
-    if not len(beside):
+    given = is_folder(photos_path) or is_archive(photos_path)
+    folder = photos_path if given else photos.root
+    beside = _read(path, None)
+    if isinstance(beside, Dataset) and not _missing(beside) and _inside(beside, folder):
+        return renamed_as_in(beside, photos), None
+    among = _read(path, folder)
+    if (
+        isinstance(among, Dataset)
+        and not _missing(among)
+        and (not isinstance(beside, Dataset) or len(among) == len(beside))
+    ):
+        return renamed_as_in(among, photos), folder
+    if isinstance(beside, Dataset) and not _missing(beside):
+        return renamed_as_in(beside, photos), None
+    if not isinstance(among, Dataset):
+        raise among
+    missing = _missing(among)
+    raise UserError(
+        f"{path}: {len(missing)} of {console.count(len(among), 'picture')} with boxes not found, "
+        f"such as {missing[0]}: neither beside the file nor in {folder}.",
+        "Put them into the folder of the photos; names must be those of the export.",
+    )
+
+
+def _read(path: Path, pictures: Path | None) -> Dataset | DataError:
+    """The pictures with boxes, looked for in a folder or with the boxes; or what is wrong."""
+    try:
+        data = _with_boxes(read(path, root=pictures))
+    except DataError as error:
+        return error
+    if not len(data):
         raise UserError(f"{path}: no boxes.", LABELS_FIX)
-    folder = photos_path if is_folder(photos_path) else photos.root
-    missing = _missing(beside)
-    if missing or not _inside(beside, folder):
-        try:
-            among = _with_boxes(read(path, root=folder))
-        except DataError:  # names that mean several photos
-            if missing:
-                raise
-            return renamed_as_in(beside, photos), None
-        if len(among) == len(beside) and not _missing(among):
-            return renamed_as_in(among, photos), folder
-        missing = min(missing, _missing(among), key=len)
-    if missing:
-        raise UserError(
-            f"{path}: {len(missing)} of {console.count(len(beside), 'picture')} with boxes not "
-            f"found, such as {missing[0]}: neither beside the file nor in {folder}.",
-            "Put them into the folder of the photos; names must be those of the export.",
-        )
-    return renamed_as_in(beside, photos), None
+    return data
 
 
 def _with_boxes(data: Dataset) -> Dataset:

@@ -1,30 +1,42 @@
-"""How long a study will take: by what was measured in its folder, by time budgets, or roughly."""
+"""How long a study will take: by its finished runs, by time budgets, or by one run's estimate."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from mini_fsod.config.schema import Config, Training
 from mini_fsod.study.plan import StudyPlan
 from mini_fsod.study.worker import cell_results, is_finished
 
-# Seconds per iteration at batch 16 and 320 pixels, evaluation included: an order of magnitude
-ROUGH = {
+if TYPE_CHECKING:
+    from mini_fsod.runs.estimate import RunEstimate
+
+How = Literal["at least", "rough", "estimated", "budget", "measured", "shared", "finished"]
+LEAST_SURE_FIRST: tuple[How, ...] = (
+    "at least", "rough", "estimated", "budget", "measured", "shared",
+)  # fmt: skip
+Rates = Mapping[tuple[str, str], float]  # seconds per unit of a stage's length, by (stage, unit)
+
+# An order of magnitude where the data are not here: batch 16 at 320 pixels, on an H200 or two cores
+_ROUGH = {
     "cuda": {"base": 0.03, "transfer": 0.002, "online": 0.05, "tune": 0.002},
     "cpu": {"base": 15.0, "transfer": 0.05, "online": 25.0, "tune": 0.05},
 }
-
-How = Literal["at least", "rough", "budget", "measured", "shared", "finished"]
-LEAST_SURE_FIRST: tuple[How, ...] = ("at least", "rough", "budget", "measured", "shared")
+ROUGH: Mapping[str, Rates] = {
+    device: {(stage, "iterations"): seconds for stage, seconds in rates.items()}
+    for device, rates in _ROUGH.items()
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """Seconds of the stages that a cell computes itself; of a finished cell, what they took.
 
-    "at least": nothing is known of some of these stages. "shared": earlier cells compute them all.
+    "at least": nothing is known of some of these stages. "estimated": from the speed of this
+    machine (`runs/estimate.py`). "shared": earlier cells compute them all.
     """
 
     stages: tuple[str, ...]
@@ -32,8 +44,11 @@ class Estimate:
     how: How
 
 
-def estimate_cells(plan: StudyPlan, whole: StudyPlan, folder: Path, device: str) -> list[Estimate]:
-    """One for each cell of the plan. `whole` has all cells of the folder, `device` is cuda or cpu.
+def estimate_cells(
+    plan: StudyPlan, whole: StudyPlan, folder: Path, others: Rates, how: How = "estimated"
+) -> list[Estimate]:
+    """One for each cell of the plan. `whole` has all cells of the folder; where none of them is
+    finished the rates `others` are used, and `how` says what they are.
 
     A stage that several cells share counts for the first of them. Results that other runs have kept
     in the same store are not looked for.
@@ -52,10 +67,20 @@ def estimate_cells(plan: StudyPlan, whole: StudyPlan, folder: Path, device: str)
             took = sum(results.get(stage, {}).get("seconds") or 0 for stage in stages)
             estimates.append(Estimate(stages, took, "finished"))
             continue
-        parts = [_stage(plan.configs[cell.name], stage, rates, device) for stage in stages]
-        how: How = min((h for _, h in parts), key=LEAST_SURE_FIRST.index, default="shared")
-        estimates.append(Estimate(stages, sum(seconds for seconds, _ in parts), how))
+        parts = [_stage(plan.configs[cell.name], stage, rates, others, how) for stage in stages]
+        least: How = min((h for _, h in parts), key=LEAST_SURE_FIRST.index, default="shared")
+        estimates.append(Estimate(stages, sum(seconds for seconds, _ in parts), least))
     return estimates
+
+
+def estimated_rates(config: Config, estimate: RunEstimate) -> dict[tuple[str, str], float]:
+    """The speed of other runs, from the estimate of one of them."""
+    rates = {}
+    for stage in estimate.stages:
+        unit, length = _length(config, stage.stage)
+        if length and unit != "seconds":
+            rates[stage.stage, unit] = 60 * stage.minutes / length
+    return rates
 
 
 def _measured_rates(plan: StudyPlan, folder: Path) -> dict[tuple[str, str], float]:
@@ -75,9 +100,7 @@ def _measured_rates(plan: StudyPlan, folder: Path) -> dict[tuple[str, str], floa
     return {key: spent / done for key, (spent, done) in sums.items()}
 
 
-def _stage(
-    config: Config, stage: str, rates: dict[tuple[str, str], float], device: str
-) -> tuple[float, How]:
+def _stage(config: Config, stage: str, rates: Rates, others: Rates, how: How) -> tuple[float, How]:
     unit, length = _length(config, stage)
     if not length:
         return 0.0, "measured"
@@ -85,8 +108,8 @@ def _stage(
         return rates[stage, unit] * length, "measured"
     if unit == "seconds":
         return length, "budget"
-    if unit == "iterations":
-        return ROUGH[device][stage] * length, "rough"
+    if (stage, unit) in others:
+        return others[stage, unit] * length, how
     return 0.0, "at least"
 
 

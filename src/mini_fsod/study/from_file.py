@@ -125,7 +125,7 @@ def _rows(path: Path, value: Any, last: str) -> tuple[Row, ...]:
         raise UserError(
             f"{path}: rows: needs at least one row.", "Write rows: {LABEL: [key=value, ...]}."
         )
-    rows: list[Row] = []
+    rows: dict[str, Row] = {}  # by the part of a folder's name
     for label, what in value.items():
         entry = what if isinstance(what, dict) else {"set": what or []}
         sets = entry.get("set") or []
@@ -137,14 +137,15 @@ def _rows(path: Path, value: Any, last: str) -> tuple[Row, ...]:
                 "Write [transfer.iterations=8000], for example.",
             )
         row = Row(_word(path, "rows", str(label)), tuple(sets), _stage(path, entry.get("to", last)))
-        same = next((other.label for other in rows if other.slug == row.slug), None)
-        if not row.slug or same is not None:
-            problem = f'"{same}" and "{label}" would share a folder ({row.slug}).'
-            if not row.slug:
+        slug = row.slug
+        if not slug or slug in rows:
+            same = rows[slug].label if slug else ""
+            problem = f'"{same}" and "{label}" would share a folder ({slug}).'
+            if not slug:
                 problem = f'the label "{label}" has no letter and no digit to name a folder by.'
             raise UserError(f"{path}: rows: {problem}", "Choose another label.")
-        rows.append(row)
-    return tuple(rows)
+        rows[slug] = row
+    return tuple(rows.values())
 
 
 def _known(problem: str, name: Any, known: Sequence[str], fix: str) -> str:

@@ -17,6 +17,7 @@ from mini_fsod.config.load import resolve
 from mini_fsod.config.schema import Config
 from mini_fsod.errors import UserError
 from mini_fsod.files import write_json
+from mini_fsod.limits import STUDY_RUNS
 from mini_fsod.runs.identity import static_keys
 from mini_fsod.state_files import Kind, read_state_file
 from mini_fsod.study.studies import Row, Study
@@ -84,6 +85,13 @@ def plan_study(study: Study, rows: Sequence[Row] | None = None) -> StudyPlan:
     Seed by seed, so that a whole table is finished early; within a seed, cells of one split and K
     follow each other, because they share the most stages.
     """
+    rows = rows or study.rows
+    count = len(study.seeds) * len(study.splits or (None,)) * len(study.shots) * len(rows)
+    if count > STUDY_RUNS:
+        raise UserError(
+            f"{study.name}: {count:,} runs, and a study has {STUDY_RUNS:,} at most.",
+            "Name fewer rows, splits, shots or seeds.",
+        )
     return _planned(
         study,
         [
@@ -91,7 +99,7 @@ def plan_study(study: Study, rows: Sequence[Row] | None = None) -> StudyPlan:
             for seed in study.seeds
             for split in study.splits or (None,)
             for shots in study.shots
-            for row in rows or study.rows
+            for row in rows
         ],
     )
 
@@ -169,9 +177,15 @@ def _planned(study: Study, asked: Iterable[tuple[Row, int | None, int, int]]) ->
         axes = [f"split{split}"] if split is not None else []
         name = "-".join([row.slug, *axes, f"{shots}shot", f"seed{seed}"])
         keys = static_keys(config, row.last)
-        cells.append(Cell(row.label, split, shots, seed, name, config.data.metric, keys))
+        cells.append(Cell(row.label, split, shots, seed, name, _scored(config), keys))
         configs[name] = config
     return StudyPlan(tuple(cells), configs)
+
+
+def _scored(config: Config) -> str:
+    """How the results of a run are scored: this changes no stage, but the figures."""
+    most = config.data.test_most
+    return config.data.metric + ("" if most is None else f" on {most} images")
 
 
 def _read(folder: Path) -> dict[str, Any] | None:

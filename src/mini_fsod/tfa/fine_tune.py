@@ -12,9 +12,10 @@ from mini_fsod.config.schema import Transfer, Tune
 from mini_fsod.data.dataset import Dataset, Ints
 from mini_fsod.detector.model import Detector
 from mini_fsod.loader.schedule import Schedule
-from mini_fsod.runs.data import InputsOf, inputs_from
-from mini_fsod.runs.run import Run
+from mini_fsod.runs.data import InputsOf, counted
+from mini_fsod.runs.run import Run, inputs_from
 from mini_fsod.tfa.cached_features import (
+    VIEWS_PER_BATCH,
     cache_views,
     cached_inputs,
     losses_on_views,
@@ -52,7 +53,9 @@ def fine_tune(
         why = why_not_cached(detector, schedule, max_boxes, device, bf16)
     # the leader decides: memory may differ between processes
     if broadcast_from_leader(not why, run.team, device):
-        cached = cache_views(detector, batches, schedule, device, bf16)
+        count = len(schedule.every_view(min(VIEWS_PER_BATCH, schedule.images)))
+        with console.progress(f"{stage}: looking at the shots", count) as report:
+            cached = cache_views(detector, counted(batches, report), schedule, device, bf16)
         losses = losses_on_views(detector, cached, box_classes)
         inputs: InputsOf = cached_inputs(schedule, device)
     else:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,7 +17,9 @@ from torch import Tensor
 from mini_fsod.errors import UserError
 from mini_fsod.train.heartbeat import heartbeat
 
-# The leader scores alone while the others wait. If one process dies, torchrun ends them all.
+Item = TypeVar("Item")
+
+# The leader mines alone while the others wait. If one process dies, torchrun ends them all.
 TIMEOUT = timedelta(days=1)
 VARIABLES = ("RANK", "MASTER_ADDR", "MASTER_PORT")  # that torchrun sets in every process
 
@@ -32,6 +35,16 @@ class Team:
     def leads(self) -> bool:
         """Whether this process writes the files and prints the notes."""
         return self.rank == 0
+
+    def part(self, items: Sequence[Item]) -> Sequence[Item]:
+        """This process's part of a sequence. The parts of all, by rank, are the whole sequence, so
+        that results that are put together keep their order.
+        """
+        n = len(items)
+        return items[n * self.rank // self.world : n * (self.rank + 1) // self.world]
+
+
+ALONE = Team()
 
 
 @contextmanager
@@ -59,8 +72,7 @@ def team(device: torch.device) -> Iterator[Team]:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
         raise UserError(
-            "Another process of this training ended, or cannot be reached "
-            f"({str(error).splitlines()[0][-120:]}).",
+            "Another process of this training ended, or cannot be reached.",
             "Its own message says why. The same command resumes from the last saved state.",
         ) from None
 
@@ -97,6 +109,15 @@ def broadcast_from_leader(value: int, team: Team, device: torch.device) -> int:
     tensor = torch.tensor(value, device=device)
     dist.broadcast(tensor, 0)
     return int(tensor.item())
+
+
+def gather(value: Item, team: Team) -> list[Item]:
+    """The values of all processes by rank, in every process. They are pickled on the way."""
+    if team.world == 1:
+        return [value]
+    found: list[Any] = [None] * team.world
+    dist.all_gather_object(found, value)
+    return found
 
 
 def refuse_unequal_parts(batch: int, accumulate: int, team: Team) -> None:

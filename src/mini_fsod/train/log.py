@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from mini_fsod import console
 from mini_fsod.errors import UserError
 from mini_fsod.files import mode, open_regular, write_bytes
+from mini_fsod.limits import LOG_BYTES, RECORD_CHARACTERS
 from mini_fsod.state_files import Count, Finite, check_kind
 from mini_fsod.train.step import is_loss
 
@@ -96,11 +97,11 @@ def read_log(path: Path) -> list[dict[str, Any]]:
         return lines
     try:
         with open_regular(path) as file:
-            for line in file:
+            while (line := file.readline(RECORD_CHARACTERS)) and file.tell() <= LOG_BYTES:
                 values = check_kind(json.loads(line), LINE)
                 check_kind(values.get("step"), Count)
                 lines.append(values)
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     except OSError as error:
         raise UserError(

@@ -2,12 +2,14 @@
 
 The host runs ahead of the device and fetches the losses only every few iterations; only then it
 waits. Everything in iteration n depends on n and the training state alone, so an interrupted run
-resumes from its last state and ends with bit-equal weights.
+resumes from its last state and ends with bit-equal weights. With a limit in minutes n depends on
+the clock too: such a run goes on with the time that is left.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
@@ -31,11 +33,16 @@ from mini_fsod.train.distributed import (
 from mini_fsod.train.ema import Average, warmed_decay
 from mini_fsod.train.log import Log
 from mini_fsod.train.nonfinite import refuse_nonfinite
-from mini_fsod.train.schedule import can_estimate, iterations_in_budget, rate_at
+from mini_fsod.train.schedule import Look, TimeLimit, rate_at, seconds_each
 from mini_fsod.train.state import FILE, StateWriter, read_state, restore, snapshot
 from mini_fsod.train.step import Inputs, Losses, Step, make_optimiser
 from mini_fsod.train.terminate import Terminated, sigterm_request
 
+clock = time.perf_counter
+LEAST_SHARE = 0.25  # of a time limit that is trained, however long start and scoring take
+TIMED = ("start", "looked", "share", "warm_up")  # in the state of a training with a time limit
+PARTS = 10**9  # of a share, in a message between processes
+LOOKS = 400  # latest log lines that speed is learnt from
 LOG_EVERY, LOG_EVERY_ON_CPU = 50, 5  # iterations between log lines; off CUDA the host waits anyway
 SLOW_SECONDS = 5  # per iteration
 FASTER = "For speed: smaller views.short and long, batch, detector.backbone=resnet18; or a GPU."
@@ -90,13 +97,17 @@ def train(
     *,
     ema: float | None = None,
     ema_warm_up: float | None = None,
+    began: float | None = None,
+    reserve: float = 0.0,
 ) -> tuple[Model, Trained]:
     """Train `model` as `section` says; resumes from the training state in `folder`.
 
     `losses` maps a batch's inputs to the losses of `model`. With an EMA decay `ema`, returns the
     averaged model instead of the trained one. Give `average` where the losses need the averaged
-    model, as those with a teacher do.
+    model, as those with a teacher do. A limit in minutes holds from `began`, by `clock`, on (None:
+    from here on), and leaves `reserve` seconds for what follows.
     """
+    began = clock() if began is None else began
     team = team or Team()
     refuse_unequal_parts(section.batch, section.accumulate, team)
     optimiser = make_optimiser(model, device, section.weight_decay)
@@ -111,9 +122,11 @@ def train(
     model.train()
     log_every = LOG_EVERY if device.type == "cuda" else LOG_EVERY_ON_CPU
     recent: list[Tensor] = []  # losses since the last log line
-    last_log = last_save = time.perf_counter()
+    last_log = last_save = clock()
+    progress.start += last_log - began
     start = last_log - progress.seconds
-    pace = [(progress.seconds, progress.step)]
+    looks: deque[Look] = deque([(progress.seconds, progress.step)], LOOKS)
+    limit = _time_limit(section, progress, reserve, title)
     stops = False
     with ExitStack() as stack:
         sigterm = stack.enter_context(sigterm_request())
@@ -123,16 +136,18 @@ def train(
             writer = stack.enter_context(StateWriter(folder))
             log = stack.enter_context(Log(folder, title, progress.step, progress.total))
         while progress.total is None or progress.step < progress.total:
-            rate = rate_at(
-                progress.step, progress.total, section.learning_rate, section.warm_up, section.decay
-            )
+            settings = section.learning_rate, section.warm_up, section.decay
+            if limit is None:
+                rate = rate_at(progress.step, progress.total, *settings)
+            else:
+                rate = limit.rate_at(progress.step, *settings)
             optimiser.param_groups[0]["lr"].fill_(rate)
             if average is not None and ema is not None:
                 average.decay.fill_(warmed_decay(progress.step, ema, ema_warm_up))
-            before = time.perf_counter()
+            before = clock()
             recent.append(step(next(batches)).clone())
             progress.step += 1
-            took = time.perf_counter() - before
+            took = clock() - before
             slow = took > SLOW_SECONDS and log_every == LOG_EVERY_ON_CPU
             if slow and team.world == 1 and watch is None:
                 log_every = 1  # else the first line, and a budget in minutes, would come late
@@ -155,22 +170,28 @@ def train(
             means = dict(zip(step.names, values.mean(0).tolist(), strict=True))
             if watch is not None:
                 means |= watch.look(progress.step, means)
-            now = time.perf_counter()
+            now = clock()
             progress.seconds = now - start
             speed = len(values) / max(now - last_log, 1e-9)
             last_log = now
-            if progress.total is None:
-                pace.append((progress.seconds, progress.step))
-                progress.total = _total_for_budget(section, pace, team, device)
-                if progress.total is not None:
-                    last_save = float("-inf")  # save now: a resumed run must use the same total
+            looks.append((progress.seconds, progress.step))
+            if limit is not None:
+                if team.leads:  # its clock counts
+                    limit.look(looks, section.warm_up)
+                _agree(limit, team, device)
+                if progress.total is None and limit.total is not None:
+                    last_save = float("-inf")  # save now: the warm-up is settled
+                progress.take(limit)
+                ends = progress.step == progress.total
             if log is not None:
                 done, total, seconds = progress.step, progress.total, progress.seconds
-                left = None if total is None else (total - done) / speed
+                left = None if total is None else (total - done) * seconds_each(looks)
+                if limit is not None:
+                    left = max(limit.seconds - seconds, 0.0)
                 log.write(done, total, means, rate, section.batch * speed, left, seconds)
             if writer is not None and (ends or stops or now - last_save > section.save_seconds):
                 writer.write(snapshot(model, optimiser, average) | asdict(progress))
-                last_log = last_save = time.perf_counter()
+                last_log = last_save = clock()
             if stops:
                 break
     if stops:
@@ -187,12 +208,20 @@ def train(
 
 @dataclass(slots=True)
 class _Progress:
-    """Iterations done, their final number if known, and the seconds spent so far."""
+    """Iterations done, their final number if known, and the seconds of training so far."""
 
     step: int
     total: int | None
     seconds: float
     identity: str
+    start: float = 0.0  # seconds before the first iteration of each process; of `TimeLimit`:
+    looked: int = 0
+    share: float = 0.0
+    warm_up: int | None = None
+
+    def take(self, limit: TimeLimit) -> None:
+        self.total, self.looked = limit.total, limit.step
+        self.share, self.warm_up = limit.share, limit.warm_up
 
 
 def _resume(
@@ -217,13 +246,35 @@ def _resume(
             f"Delete {folder / FILE} to start it again, or change them back.",
         ) from error
     total = section.iterations or state["total"]
-    return _Progress(state["step"], total, state["seconds"], feed.identity)
+    done = {name: state[name] for name in TIMED if name in state}
+    return _Progress(state["step"], total, state["seconds"], feed.identity, **done)
 
 
-def _total_for_budget(
-    section: Training, pace: Sequence[tuple[float, int]], team: Team, device: torch.device
-) -> int | None:
-    """How many iterations fit into `minutes`, once that can be estimated; by the leader's clock."""
-    minutes = section.budget_minutes
-    total = iterations_in_budget(minutes, pace) if can_estimate(minutes, pace[-1][0]) else 0
-    return broadcast_from_leader(total, team, device) or None
+def _time_limit(
+    section: Training, progress: _Progress, reserve: float, title: str
+) -> TimeLimit | None:
+    """The schedule of a training in minutes, as far as it is known; None for one in iterations."""
+    limit = 60 * section.budget_minutes
+    if not limit:
+        return None
+    seconds = limit - progress.start - reserve
+    if seconds < LEAST_SHARE * limit:
+        seconds = LEAST_SHARE * limit
+        console.note(
+            f"{title}: the start took {console.duration(progress.start)} and scoring will take "
+            f"about {console.duration(reserve)} of the {console.duration(limit)} of "
+            f"{title}.minutes. It trains for {console.duration(seconds)} nevertheless, so it will "
+            "take longer; data.test_most scores fewer pictures"
+        )
+    return TimeLimit(seconds, progress.total, progress.looked, progress.share, progress.warm_up)
+
+
+def _agree(limit: TimeLimit, team: Team, device: torch.device) -> None:
+    """Take over the leader's fit."""
+    if team.world == 1:
+        return
+    values = limit.total or 0, limit.step, int(PARTS * limit.share), limit.warm_up or 0
+    total, step, share, warm_up = (broadcast_from_leader(v, team, device) for v in values)
+    if total:  # it is known
+        limit.total, limit.warm_up = total, warm_up
+        limit.step, limit.share = step, share / PARTS

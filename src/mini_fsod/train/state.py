@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from mini_fsod.detector.weights import is_plain, list_names
 from mini_fsod.errors import UserError
-from mini_fsod.files import mode, open_regular, write_bytes
+from mini_fsod.files import is_folder, mode, open_regular, remove_leftovers, write_bytes
 from mini_fsod.state_files import Count, Finite, Kind, check_kind
 from mini_fsod.train.ema import Average
 
@@ -29,6 +30,10 @@ class _StateFile(Kind):
     total: Count | None
     seconds: Finite
     identity: str
+    start: Finite = 0.0
+    looked: Count = 0
+    share: Finite = 0.0
+    warm_up: Count | None = None
 
 
 def snapshot(
@@ -68,9 +73,11 @@ def restore(
     if not momentum.items() <= _shapes(dict(model.named_parameters())).items():
         raise ValueError("its momentum is that of another model")
     for name, parameter in model.named_parameters():
-        if name in state["momentum"]:
-            buffer = torch.empty_like(parameter)  # in the memory format that SGD itself uses
-            optimiser.state[parameter]["momentum_buffer"] = buffer.copy_(state["momentum"][name])
+        if momentum and parameter.requires_grad:
+            buffer = torch.zeros_like(parameter)  # in the memory format that SGD itself uses
+            if name in momentum:  # not those of weights that had no gradient
+                buffer.copy_(state["momentum"][name])
+            optimiser.state[parameter]["momentum_buffer"] = buffer
 
 
 def read_state(folder: Path) -> State | None:
@@ -81,7 +88,12 @@ def read_state(folder: Path) -> State | None:
     try:
         with open_regular(path) as file:
             state: State = torch.load(file, map_location="cpu", weights_only=True)
-        return cast(State, check_kind(state, _StateFile))
+        check_kind(state, _StateFile)
+        for part in ("weights", "momentum", "averaged"):
+            odd = [name for name, value in (state[part] or {}).items() if not is_plain(value)]
+            if odd:
+                raise ValueError(f"{part}: tensors without values: {list_names(odd)}")
+        return state
     except Exception as error:  # a damaged file makes torch raise anything
         why = f": {error}" if isinstance(error, ValueError) else ""
         raise UserError(
@@ -90,13 +102,18 @@ def read_state(folder: Path) -> State | None:
         ) from None
 
 
+def delete_state(folder: Path) -> None:
+    """Of no use any more once the stage has finished."""
+    if not is_folder(folder / FILE):
+        (folder / FILE).unlink(missing_ok=True)
+
+
 class StateWriter:
     """Writes states in a thread, atomically: a file is complete, or it is not there."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
-        for part in folder.glob(f".{FILE}.*.part"):  # left by a killed run
-            part.unlink(missing_ok=True)
+        remove_leftovers(folder.glob(f".{FILE}.*.part"))
         self._thread = ThreadPoolExecutor(1)
         self._last: Future[None] = self._thread.submit(lambda: None)
 

@@ -1,0 +1,91 @@
+"""`mini export`: a detector as an ONNX file, compared with the detector before it is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from mini_fsod import console
+from mini_fsod.commands.options import RunOrCheckpoint, app, out_option
+from mini_fsod.errors import UserError
+from mini_fsod.files import CONFIG_FILE, is_file
+
+COMPARED = 4  # pictures of the run's data in which both must find the same
+
+
+@app.command("export")
+def export_command(
+    run_or_checkpoint: RunOrCheckpoint,
+    out: Annotated[
+        Path | None,
+        out_option("The file; default: model.onnx in the run's folder.", "bolts.onnx"),
+    ] = None,
+    compare: Annotated[
+        list[Path] | None,
+        Option(
+            metavar="IMAGES",
+            help="Compare in these images, not the run's; repeatable. Example: --compare photos",
+        ),
+    ] = None,
+) -> None:
+    """Write a detector as an ONNX file for other programs.
+
+    Resizing, normalisation and NMS are inside. The file is written only if onnxruntime finds the
+    same boxes in some images as PyTorch.
+    Example: mini export runs/first -o first.onnx
+    """
+    from mini_fsod import checkpoint
+    from mini_fsod.export.write import made_pictures, write_onnx
+    from mini_fsod.predict.pictures import ImageLike, pictures_of
+    from mini_fsod.predict.torch_model import TorchModel
+
+    source = checkpoint.find(run_or_checkpoint)
+    target = (
+        out or (source.parent if is_file(run_or_checkpoint) else run_or_checkpoint) / "model.onnx"
+    )
+    if target.suffix.lower() != ".onnx":
+        raise UserError(f"{target}: not the name of an ONNX file.", f"Name it {target}.onnx.")
+    pictures: list[ImageLike] = []
+    if compare:
+        found, failed = pictures_of(compare)
+        if failed:
+            raise UserError(f"{failed[0].path}: {failed[0].why}.", "Give images or folders.")
+        pictures += [picture.path for picture in found]
+    else:
+        pictures += _pictures_of_run(run_or_checkpoint)
+    where = "images" if pictures else "made images"
+    model = TorchModel.read(source, "cpu")
+    console.note(f"detector: {source}")
+    result = write_onnx(target, model, pictures or made_pictures())
+    console.out.print(
+        f"{console.plain(target)}: {target.stat().st_size / 1e6:,.1f} MB. Equal to PyTorch in "
+        f"{result.pictures:,} {where}: {result.detections:,} detections, boxes within "
+        f"{result.box:.3f} pixels, scores within {result.score:.5f}.",
+        soft_wrap=True,
+    )
+    if result.lone:
+        console.note(f"{result.lone:,} detections, fewer than 1 %, were found by only one of both")
+
+
+def _pictures_of_run(run: Path) -> list[Path]:
+    """Some pictures of a run's data, evenly spread; none where the data is not there."""
+    from mini_fsod.config.load import resolve
+    from mini_fsod.data.pictures import PictureError, picture_size
+    from mini_fsod.data.read import read
+
+    if not is_file(run / CONFIG_FILE):
+        return []
+    try:
+        config = resolve(run / CONFIG_FILE).data
+        if config.root is None:
+            return []
+        data = read(config.root, root=config.pictures)
+        chosen = [data.path(len(data) * n // COMPARED) for n in range(min(COMPARED, len(data)))]
+        for path in chosen:
+            picture_size(path)
+    except (UserError, PictureError) as error:
+        console.note(f"the run's data cannot be read, so made images are compared: {error}")
+        return []
+    return chosen

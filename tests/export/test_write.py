@@ -1,0 +1,113 @@
+"""Writing an ONNX file: what is in it, and that no wrong one is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from helpers.tiny_detector import LABELS, tiny_detector, write_photos
+from mini_fsod import __version__, checkpoint
+from mini_fsod.errors import UserError
+from mini_fsod.export import write
+from mini_fsod.export.graph import DetectorGraph
+from mini_fsod.export.write import made_pictures, to_onnx, write_onnx
+from mini_fsod.predict.onnx_model import OnnxModel
+from mini_fsod.predict.torch_model import TorchModel
+
+
+def test_onnx_file_describes_itself(tiny_onnx: bytes) -> None:
+    import onnx
+
+    proto = onnx.load_from_string(tiny_onnx)
+    about = {entry.key: entry.value for entry in proto.metadata_props}
+    assert json.loads(about["names"]) == ["car", "bus", "bird"]
+    assert json.loads(about["mini"]) == {
+        "format": 1, "version": __version__, "base": ["car", "bus"], "novel": ["bird"],
+        "min_size": 64, "max_size": 96, "score_threshold": 0.05, "nms_iou": 0.5,
+        "max_detections": 20,
+    }  # fmt: skip
+    assert about["input"].startswith("images: uint8 [batch, height, width, 3], RGB")
+
+    def shape(value: Any) -> list[Any]:
+        return [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim]
+
+    graph = proto.graph
+    assert {v.name: shape(v) for v in graph.input} == {
+        "images": ["batch", "height", "width", 3], "score_threshold": [],
+    }  # fmt: skip
+    assert {v.name: shape(v) for v in graph.output} == {
+        "boxes": ["batch", 20, 4], "scores": ["batch", 20], "labels": ["batch", 20],
+        "count": ["batch"],
+    }  # fmt: skip
+    domains = {opset.domain for opset in proto.opset_import}
+    assert domains <= {"", "ai.onnx"}  # no operators of a vendor
+
+
+def test_write_onnx_compares_and_writes(tmp_path: Path, tiny_model: TorchModel) -> None:
+    result = write_onnx(tmp_path / "a" / "tiny.onnx", tiny_model, made_pictures())
+    assert result.equal
+    assert result.pictures == 4
+    assert result.detections == 80
+    assert result.lone == 0
+    assert tiny_model.detector.settings.test.score_cut == 0.05  # as before
+    model = OnnxModel.read(tmp_path / "a" / "tiny.onnx")
+    assert model.score_threshold == 0.05
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["tiny.onnx"]
+
+
+def test_write_onnx_refuses_a_file_that_finds_something_else(
+    tmp_path: Path, tiny_model: TorchModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an exporter would that drops a part of the preprocessing."""
+
+    class Wrong(DetectorGraph):
+        def forward(self, images: torch.Tensor) -> Any:
+            return super().forward(images.flip(3))  # BGR
+
+    target = tmp_path / "tiny.onnx"
+    target.write_bytes(b"before")
+    monkeypatch.setattr(write, "DetectorGraph", Wrong)
+    with pytest.raises(UserError, match=r"not written\. onnxruntime and PyTorch do not find"):
+        write_onnx(target, tiny_model, made_pictures())
+    assert target.read_bytes() == b"before"
+
+
+def test_to_onnx_says_what_cannot_be_exported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no such\noperator")
+
+    monkeypatch.setattr(torch.onnx, "export", fail)
+    with pytest.raises(UserError, match=r"cannot be exported \(no such operator\)"):
+        to_onnx(tiny_detector(), LABELS)
+
+
+def test_export_command_writes_beside_the_run(tmp_path: Path, mini: Any) -> None:
+    run = tmp_path / "run"
+    checkpoint.save(run / "checkpoint.safetensors", tiny_detector(), LABELS, {"weights": None})
+    code, out, err = mini("export", run)
+    assert code == 0, err
+    assert "model.onnx: " in out
+    assert "Equal to PyTorch in 4 made images: 80 detections" in out
+    photos = write_photos(tmp_path / "photos")
+    code, out, err = mini("export", run, "-o", tmp_path / "b.onnx", "--compare", photos)
+    assert code == 0, err
+    assert "in 5 images" in out
+    assert (tmp_path / "b.onnx").read_bytes() == (run / "model.onnx").read_bytes()
+    for words, message in (
+        (["-o", tmp_path / "b.pt"], "not the name of an ONNX file"),
+        (["--compare", tmp_path / "none"], "none"),
+    ):
+        code, _, err = mini("export", run, *words)
+        assert code == 2
+        assert message in err
+
+
+def test_made_pictures_are_always_the_same() -> None:
+    for one, other in zip(made_pictures(), made_pictures(), strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert one.dtype == np.uint8

@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test quick fuzz torture lint audit format bench lock clean
+.PHONY: setup demo test quick fuzz torture docs lint audit format bench lock clean
 
 setup: $(READY)
 
@@ -47,6 +47,10 @@ format: $(READY)
 torture: $(READY)
 	OMP_NUM_THREADS=1 N=$(or $(N),100) $(BIN)/python tests/torture.py
 
+# The documentation as pages in site/; a test builds it too.
+docs: $(READY)
+	$(BIN)/zensical build --clean --strict
+
 # make bench, or make bench DEVKIT=path/to/VOCdevkit for the detector's too (a GPU is wanted there).
 bench: $(READY)
 	$(BIN)/python benchmarks/load_speed.py
@@ -63,4 +67,4 @@ lock:
 	  --no-emit-index-url --no-header --no-annotate --output-file requirements.lock
 
 clean:
-	rm -rf .venv runs
+	rm -rf .venv runs site

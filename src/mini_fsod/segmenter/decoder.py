@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from mini_fsod.segmenter.tiny_vit import STRIDE, ChannelNorm, Widths
 
-MASKS = 4  # of a prompt: the first answers it alone; the others are a part, the whole, and between
+MASKS = 4  # of a prompt: one that is meant to fit at once, then a part of a part, a part, the whole
+WHOLE = 3
 UPSAMPLED = 4  # cells of a mask along a side of a cell of the encoder's map
-LEFT_TOP, RIGHT_BOTTOM = 2, 3  # embeddings of a box's corners; 0 and 1 are those of points
+CORNERS = (2, 3)  # embeddings of left top and right bottom; 0 and 1 are those of points
 
 
 class PromptEncoder(nn.Module):
@@ -32,7 +33,7 @@ class PromptEncoder(nn.Module):
         longest side.
         """
         corners = self.pe_layer(boxes.view(-1, 2, 2))
-        kinds = [self.point_embeddings[n].weight for n in (LEFT_TOP, RIGHT_BOTTOM)]
+        kinds = tuple(self.point_embeddings.get_parameter(f"{n}.weight") for n in CORNERS)
         found: Tensor = corners + torch.cat(kinds)
         return found
 
@@ -79,12 +80,12 @@ class MaskDecoder(nn.Module):
         cells (n, D, h, w) are the map of each prompt's image, positions (h, w, D) those of its
         cells.
         """
-        n, _, height, width = cells.shape
+        n, dimension, height, width = cells.shape
         tokens = torch.cat([self.iou_token.weight, self.mask_tokens.weight])
         tokens = torch.cat([tokens.expand(n, -1, -1), prompts], 1)
         keys = cells.flatten(2).mT
         tokens, keys = self.transformer(tokens, keys, positions.flatten(0, 1))
-        fine = self.output_upscaling(keys.mT.reshape(n, -1, height, width))
+        fine = self.output_upscaling(keys.mT.reshape(n, dimension, height, width))
         heads = [mlp(tokens[:, 1 + k]) for k, mlp in enumerate(self.output_hypernetworks_mlps)]
         logits = torch.stack(heads, 1) @ fine.flatten(2)
         masks = logits.view(n, MASKS, UPSAMPLED * height, UPSAMPLED * width)

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from mini_fsod.detector.settings import IMAGENET
 from mini_fsod.detector.preprocess import normalise
+from mini_fsod.detector.settings import IMAGENET
 from mini_fsod.detector.weights import WeightsFile, load_weights, read_weights
 from mini_fsod.device import fast_bf16
 from mini_fsod.errors import UserError
@@ -61,10 +61,10 @@ class Segmenter(nn.Module):
     def masks(
         self, cells: Tensor, image: Tensor, boxes: Tensor, side: int
     ) -> tuple[Tensor, Tensor]:
-        """Logits (n, 4, H / 4, W / 4) and scores (n, 4) of boxes (n, 4), in pixels of the canvas, in
-        the images (n,) of maps (B, D, H / 16, W / 16). `side` is the longest side of the images.
+        """Logits (n, 4, H / 4, W / 4) and scores (n, 4) of boxes (n, 4) in pixels of the canvas.
 
-        n may be 0.
+        They are in the images (n,) of maps (B, D, H / 16, W / 16); `side` is the longest side of
+        images. n may be 0.
         """
         height, width = cells.shape[2:]
         parts = []
@@ -73,7 +73,7 @@ class Segmenter(nn.Module):
             grid = cell_positions(height, width, side, cells.device)
             positions = self.prompt_encoder.pe_layer(grid)
             no_mask = self.prompt_encoder.no_mask_embed.weight.view(1, -1, 1, 1)
-            for of, some in zip(image.split(count), boxes.split(count), strict=True):
+            for of, some in zip(torch.split(image, count), torch.split(boxes, count), strict=True):
                 prompts = self.prompt_encoder((some.float() + 0.5) / side)
                 parts.append(self.mask_decoder(cells[of] + no_mask, positions, prompts))
         logits, scores = zip(*parts, strict=True)

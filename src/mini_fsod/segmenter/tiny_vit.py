@@ -162,13 +162,15 @@ class WindowBlock(nn.Module):
         height, width = x.shape[2:]
         cells = x.permute(0, 2, 3, 1)
         found = from_windows(self.attn(to_windows(cells, self.window)), self.window, height, width)
-        x = self.local_conv((cells + found).permute(0, 3, 1, 2))
-        cells = x.permute(0, 2, 3, 1)
-        return (cells + self.mlp(cells)).permute(0, 3, 1, 2)
+        cells = self.local_conv((cells + found).permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        mixed: Tensor = cells + self.mlp(cells)
+        return mixed.permute(0, 3, 1, 2)
 
 
 class WindowAttention(nn.Module):
     """Attention among the N = window x window cells (n, N, C), biased by their distance."""
+
+    distance: Tensor
 
     def __init__(self, channels: int, heads: int, window: int) -> None:
         super().__init__()
@@ -177,14 +179,14 @@ class WindowAttention(nn.Module):
         self.qkv = nn.Linear(channels, 3 * channels)
         self.proj = nn.Linear(channels, channels)
         self.attention_biases = nn.Parameter(torch.zeros(heads, window**2))
-        self.distance = distances(window)
+        self.register_buffer("distance", distances(window), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         n, cells, channels = x.shape
         # by head, then query, key and value
         qkv = self.qkv(self.norm(x)).view(n, cells, self.heads, 3, channels // self.heads)
         query, key, value = qkv.permute(3, 0, 2, 1, 4)
-        bias = self.attention_biases[:, self.distance.to(x.device)].to(query.dtype)
+        bias = self.attention_biases[:, self.distance].to(query.dtype)
         found = F.scaled_dot_product_attention(query, key, value, bias)
         projected: Tensor = self.proj(found.transpose(1, 2).reshape(n, cells, channels))
         return projected
@@ -204,8 +206,8 @@ class Mlp(nn.Module):
 
 def distances(window: int) -> Tensor:
     """(N, N) the number of the distance between two cells of a window: |dy| x window + |dx|."""
-    row, column = torch.arange(window**2).div(window, rounding_mode="floor"), torch.arange(window**2)
-    column = column % window
+    cell = torch.arange(window**2)
+    row, column = cell // window, cell % window
     down, along = (row[:, None] - row).abs(), (column[:, None] - column).abs()
     return down * window + along
 

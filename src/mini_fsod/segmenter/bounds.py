@@ -11,21 +11,22 @@ from mini_fsod.segmenter.tiny_vit import STRIDE
 
 CELL = STRIDE // UPSAMPLED  # canvas pixels along a side of a cell of a mask
 MIN_SCORE = 0.8  # how well the mask is believed to fit its object
-MIN_AGREEMENT = 0.4  # IoU of the mask's bounds with the box
+MIN_AGREEMENT = 0.35  # IoU of the mask's bounds with the box
+EDGE = -1.0  # least logit inside; at 0 legs and tails are lost
 
 
-def mask_bounds(logits: Tensor, sizes: Tensor) -> Tensor:
+def mask_bounds(logits: Tensor, sizes: Tensor, edge: float = EDGE) -> Tensor:
     """(n, 4) left, top, right, bottom of masks in pixels of the canvas; zeros for an empty mask.
 
-    logits (n, h, w), above 0 inside; sizes (n, 2) are heights and widths of the images: what lies
-    beyond does not count. n may be 0.
+    logits (n, h, w), above `edge` inside; sizes (n, 2) are heights and widths of the images: what
+    lies beyond does not count. n may be 0.
     """
     if not len(logits):
         return logits.new_zeros(0, 4)
     fine = F.interpolate(logits[:, None].float(), scale_factor=CELL, mode="bilinear")[:, 0]
     row = torch.arange(fine.shape[1], device=fine.device) < sizes[:, :1]
     column = torch.arange(fine.shape[2], device=fine.device) < sizes[:, 1:]
-    inside = (fine > 0) & row[:, :, None] & column[:, None]
+    inside = (fine > edge) & row[:, :, None] & column[:, None]
     left, right = _ends(inside.any(1))
     top, bottom = _ends(inside.any(2))
     return torch.stack([left, top, right, bottom], 1).to(fine.dtype)

@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--no-bf16", action="store_true", help="float32, whatever the device is")
     options = parser.parse_args()
     if options.no_bf16:
-        load.fast_bf16 = lambda device: False  # type: ignore[assignment]
+        vars(load)["fast_bf16"] = lambda device: False
     rng = np.random.default_rng(options.seed)
     data = read(options.devkit).subset("trainval")
     objects = some_objects(data, SPLITS[options.split].novel, options.objects, rng)
@@ -105,7 +105,7 @@ def moved_box(
         moved = box + rng.normal(0, rng.uniform(0.02, 0.6), 4) * extent
         moved = np.clip(moved, 0, np.tile(size, 2))
         if (moved[2:] - moved[:2] >= 2).all() and low <= overlap(moved, box)[0] < high:
-            return moved
+            return np.asarray(moved)
 
 
 @dataclass(frozen=True, slots=True)

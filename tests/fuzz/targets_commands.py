@@ -262,5 +262,5 @@ COMMANDS = (
     Target("coco 2014", _coco_2014, ("coco/annotations/*.json",), _arrange, 10),
     Target("onnx", _onnx, ("*.onnx",), _use_onnx, 10),
     Target("figures", _figures, ("study/*.json", "study/cells/*/*.*", "study/cells/*/*/*.*"),
-           _draw_figures, 4),
+           _draw_figures, 2),
 )  # fmt: skip

@@ -26,6 +26,7 @@ from PIL import AvifImagePlugin, Image
 from mini_fsod.data.pictures import QUARTER_TURNS, PictureError, open_picture, turn_of
 from mini_fsod.errors import UserError
 from mini_fsod.loader.schedule import reduced
+from mini_fsod.remote import as_path
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -114,7 +115,7 @@ def decode_to_file(file: str, jobs: Sequence[Job], short: int, long: int) -> int
     with Path(file).open("r+b") as target:
         for job in jobs:
             target.seek(job.offset)
-            target.write(decode(Path(job.path), short, long, job.size).tobytes())
+            target.write(decode(as_path(job.path), short, long, job.size).tobytes())
     return len(jobs)
 
 
@@ -123,7 +124,7 @@ def decode_to_memory(block: str, jobs: Sequence[Job], short: int, long: int) -> 
     memory = SharedMemory(block)
     try:
         for job in jobs:
-            pixels = decode(Path(job.path), short, long, job.size)
+            pixels = decode(as_path(job.path), short, long, job.size)
             np.ndarray(pixels.shape, np.uint8, memory.buf, job.offset)[:] = pixels
     finally:
         memory.close()

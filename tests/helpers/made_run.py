@@ -117,7 +117,7 @@ def write_run(folder: Path, **changes: Any) -> Path:
     logs: {"online": {"score": ..., "log": ..., "metrics": ...}}; None leaves a file out.
     """
     folder.mkdir(parents=True)
-    keys = {"data": {"root": "parts", "novel": list(NOVEL)}, "shots": {"k": 5}}
+    keys = {"data": {"root": "../parts", "novel": list(NOVEL)}, "shots": {"k": 5}}
     keys |= changes.get("keys", {})
     (folder / "config.yaml").write_text(json.dumps({"preset": "photos", **keys}))
     parts: dict[str, dict[str, Any]] = {

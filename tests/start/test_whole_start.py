@@ -59,7 +59,7 @@ def test_init_writes_a_run_that_works_and_a_further_class_keeps_it(
     found = earlier(run)
     assert (found.shots, found.mined) == (5, len(new) - 5)
     write_labels(found, home / "labels")
-    assert pictures_of(found) == Path("photos")
+    assert pictures_of(found) == photos.root
     whole = read(home / "labels", root=Path("photos"))
     assert len(whole) == len(photos.truth["images"])
     assert int(is_of(whole, (NOVEL,)).sum()) == len(new) > 5

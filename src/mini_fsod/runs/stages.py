@@ -64,7 +64,7 @@ from mini_fsod.train.loop import clock
 STAGE = {
     "base": base, "transfer": transfer, "scan": scan, "mine": mine, "online": online, "tune": tune,
 }  # fmt: skip
-ON_ONE_PROCESS = ("scan", "mine")  # the others share the training among all
+ON_ONE_PROCESS = ("mine",)  # seconds; the others share their work among all processes
 
 
 def run(

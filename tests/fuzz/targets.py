@@ -161,7 +161,7 @@ def _detections(folder: Path) -> None:
     (folder / "detections.json").write_text(json.dumps(rows))
     images = [
         {
-            "file_name": "a.png",
+            "file": "a.png",
             "detections": [{"bbox": [1, 2, 3, 4], "category": "bird", "score": 1}],
         }
     ]

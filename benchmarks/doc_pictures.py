@@ -225,8 +225,9 @@ def main(data: Path, run: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         sheet = Path(folder) / "train.png"
         check_command(data, novel=list(NOVEL), subset="train", sheet=sheet)
-        with Image.open(sheet) as whole:  # its upper half
-            save(whole.crop((0, 0, whole.width, round(whole.height * 0.515))), "check.jpg")
+        with Image.open(sheet) as whole:  # four columns of two rows
+            upper = (0, 0, round(whole.width * 0.668), round(whole.height * 0.515))
+            save(whole.crop(upper), "check.jpg")
     with Image.open(run / "mine" / "1-three.png") as sheet_of_class:
         save(sheet_of_class, "mined.jpg")
     with Image.open(run / "detections.png") as tested:  # the first three rows

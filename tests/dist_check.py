@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -44,13 +46,17 @@ def main() -> int:
 
 
 def found_pythons() -> list[str]:
-    """One interpreter of each version that uv finds on this machine; nothing is downloaded."""
+    """One interpreter of each version: one that uv finds, else one of pyenv's. No downloads."""
+    of_pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
     found = []
     for version in VERSIONS:
         words = ("uv", "python", "find", "--no-python-downloads", "--no-project", version)
         done = subprocess.run(words, capture_output=True, text=True)
+        others = sorted(of_pyenv.glob(f"{version}.*/bin/python{version}"))
         if done.returncode == 0:
             found.append(done.stdout.strip())
+        elif others:
+            found.append(str(others[-1]))
         else:
             print(f"Python {version}: not found here, left out", flush=True)
     return found
@@ -66,6 +72,8 @@ def works(python: str, name: str, resolution: str, wheel: Path) -> bool:
             installed = Installed(folder / "environment", folder / "work")
             did = first_steps(installed)
             did += exported(installed)
+            if name == "newest":
+                did += without_torch(python, folder, wheel)
         except (AssertionError, subprocess.SubprocessError) as error:
             said = getattr(error, "stderr", None) or str(error)
             print(f"{python}, {name}: FAILED\n{said[-6000:]}", flush=True)
@@ -110,6 +118,21 @@ def exported(installed: Installed) -> Sequence[str]:
     installed.run("mini", "export", "runs/photos", "-o", "photos.onnx", "--compare", "holiday")
     installed.run("mini", "predict", "photos.onnx", "holiday", "--csv", "found.csv")
     return ["mini export, mini predict photos.onnx"]
+
+
+def without_torch(python: str, folder: Path, wheel: Path) -> Sequence[str]:
+    """The exported file in an environment with the packages alone that docs/deploy.md names."""
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^pip install (?!--no-deps)(.*)$", page, re.MULTILINE)
+    environment = folder / "small"
+    _uv("venv", "--no-python-downloads", "--python", python, environment)
+    inside = ("--python", environment / "bin" / "python")
+    _uv("pip", "install", *inside, "--no-deps", wheel)
+    _uv("pip", "install", *inside, "--only-binary", ":all:", *shlex.split(line))
+    small = Installed(environment, folder / "work")
+    small.run("mini", "predict", "photos.onnx", "holiday", "--csv", "found-again.csv")
+    small.python("import mini_fsod; print(mini_fsod.load('photos.onnx').predict('holiday/a.jpg'))")
+    return ["mini predict photos.onnx without PyTorch"]
 
 
 def _uv(*words: str | Path) -> str:

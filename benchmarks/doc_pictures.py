@@ -226,7 +226,7 @@ def main(data: Path, run: Path) -> None:
         sheet = Path(folder) / "train.png"
         check_command(data, novel=list(NOVEL), subset="train", sheet=sheet)
         with Image.open(sheet) as whole:  # four columns of two rows
-            upper = (0, 0, round(whole.width * 0.668), round(whole.height * 0.515))
+            upper = (0, 0, round(whole.width * 0.662), round(whole.height * 0.515))
             save(whole.crop(upper), "check.jpg")
     with Image.open(run / "mine" / "1-three.png") as sheet_of_class:
         save(sheet_of_class, "mined.jpg")

@@ -121,7 +121,7 @@ def test_commands_and_options_exist(line: str) -> None:
 
 
 SHOWN = [page for page in CURRENT if not page.startswith(("docs/decisions/", "docs/lab/"))]
-LANGUAGES = {"sh", "yaml", "python", "mermaid"}  # yaml: above; python: test_python_pages.py
+LANGUAGES = {"sh", "yaml", "python"}  # yaml: above; python: test_python_pages.py
 NO_CODE = ("src/",)  # how a block without a language begins: the tree in the README
 
 

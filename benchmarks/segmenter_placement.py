@@ -159,10 +159,9 @@ def report(
         "first mask, always": rule(first, found.scores[:, FIRST], -np.inf, 0),
         "first mask, 0.8 and 0.4": rule(first, found.scores[:, FIRST], 0.8, 0.4),
         "whole, always": rule(whole, sure, -np.inf, 0),
-        "whole, 0.8 and 0.4": rule(whole, sure, 0.8, 0.4),
+        "whole, 0.7 and 0.35": rule(whole, sure, 0.7, 0.35),
         "loose whole, always": rule(loose, sure, -np.inf, 0),
-        "loose whole, 0.9 and 0.4": rule(loose, sure, 0.9, 0.4),
-        "loose whole, 0.7 and 0.4": rule(loose, sure, 0.7, 0.4),
+        "loose whole, 0.8 and 0.35": rule(loose, sure, 0.8, 0.35),
         f"mini: loose whole, {MIN_SCORE:g} and {MIN_AGREEMENT:g}": rule(
             loose, sure, MIN_SCORE, MIN_AGREEMENT
         ),

@@ -18,6 +18,7 @@ from mini_fsod.config.values import (
     AdaptiveOrNumber,
     Auto,
     Count,
+    DataPath,
     DetectorPath,
     Device,
     Float,
@@ -210,7 +211,7 @@ class Mine(Section):
     # Change it to mine with another few-shot detector
     detections: UserPath | None = None
     # a folder of pictures without annotations, mined too. Change it if you have more pictures
-    extra: UserPath | None = None
+    extra: DataPath | None = None
     # N for mine.extra. Change it with the size of that folder
     extra_per_class: Count = 100
     # mine in mine.extra alone. Change it to measure what the extra pictures bring

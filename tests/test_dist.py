@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("hatchling", reason="needs mini-fsod[dev]")
     folder = tmp_path_factory.mktemp("dist")
     words = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120)
@@ -61,6 +62,7 @@ def test_source_archive_has_what_its_own_tests_need(dist: Path) -> None:
 @pytest.fixture
 def installed(dist: Path, tmp_path: Path) -> Installed:
     """The wheel in an environment of its own; its dependencies are those of this Python."""
+    pytest.importorskip("pip")
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=False, symlinks=True)
     python = environment / "bin" / "python"
@@ -74,6 +76,7 @@ def installed(dist: Path, tmp_path: Path) -> Installed:
     return Installed(environment, tmp_path / "work")
 
 
+@pytest.mark.slow
 def test_wheel_works_without_the_checkout(installed: Installed, tmp_path: Path) -> None:
     pytest.importorskip("skimage", reason="needs mini-fsod[demo]")
     pytest.importorskip("sklearn", reason="needs mini-fsod[demo]")

@@ -150,7 +150,7 @@ def _after(
     adding.refuse_known(add, before.labels)
     folder = out.with_suffix("").with_name(f"{out.stem}-labels")
     adding.write_labels(before, folder)
-    found = look(folder, boxes, add, adding.pictures_of(before))
+    found = look(folder, boxes, add, adding.photos_of(before))
     choices = choose(found, gpu, before.detector)
     own = {choice.key for choice in choices}
     over = [c for c in adding.taken_over(before.config, choices[0].value) if c.key not in own]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -104,3 +106,10 @@ def test_citation_names_software_and_paper() -> None:
     names = [author["family-names"] for author in paper["authors"]]
     assert names == ["Cao", "Wang", "Lin", "Lin"]
     assert title in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_page_of_installing_names_every_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    text = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z]+)` \|", text, re.MULTILINE)
+    assert {*rows} == {*project["optional-dependencies"]} - {"dev"}

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from functools import partial
 from io import BufferedReader, BytesIO
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from mini_fsod.errors import UserError
 
@@ -113,6 +114,18 @@ def remove_leftovers(parts: Iterable[Path]) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write beside `path`, then rename: a killed process leaves the old file or none."""
+    with _written(path) as target:
+        target.write(content)
+
+
+def copy_content(source: Path, target: Path) -> None:
+    """Like `write_bytes`, with the content of another file, which may be large."""
+    with open_regular(source) as content, _written(target) as copy:
+        shutil.copyfileobj(content, copy)
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[BinaryIO]:
     if mode(path) and not is_file(path):
         raise unwritten(path, OSError(errno.EEXIST, "it exists and is not a regular file"))
     part = part_of(path)
@@ -123,7 +136,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         raise unwritten(path, error) from None
     try:
         with target:
-            target.write(content)
+            yield target
         part.replace(path)
     except OSError as error:
         raise unwritten(path, error) from None

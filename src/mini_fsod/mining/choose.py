@@ -19,7 +19,7 @@ from mini_fsod.config.schema import Config
 from mini_fsod.data.dataset import NO_BOXES, Bools, Boxes, Dataset
 from mini_fsod.data.subsets import arranged
 from mini_fsod.errors import UserError
-from mini_fsod.files import is_file, write_bytes, write_json
+from mini_fsod.files import copy_content, is_file, write_json
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.cache import image_sizes
 from mini_fsod.mining import extra, pool_io
@@ -145,7 +145,7 @@ def _copy(given: Path, images: Path | None, folder: Path) -> dict[str, Any]:
     names = (*others, *(f"{extra.EXTRA}/{name}" for name in others))
     for name, path in ({name: source / name for name in names} | pools).items():
         if is_file(path):
-            write_bytes(folder / name, path.read_bytes())
+            copy_content(path, folder / name)
     figures = extra.figures_in(source)
     figures.pop("seconds", None)  # they were spent elsewhere
     if images is not None:

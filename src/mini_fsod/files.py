@@ -79,11 +79,16 @@ def read_bytes(path: Path, limit: int) -> bytes:
     """The content of a regular file of at most `limit` bytes, or an OSError before it is read."""
     with open_regular(path) as source:
         too_large = OSError(errno.EFBIG, f"larger than {limit / 2**20:,.0f} MB")
-        if os.fstat(source.fileno()).st_size > limit:
+        size = os.fstat(source.fileno()).st_size
+        if size > limit:
             raise too_large
-        content = source.read(limit + 1)
-    if len(content) > limit:  # it grows, or has no length, as in /proc
-        raise too_large
+        # to read N bytes takes the memory of N bytes, whatever is there
+        content = source.read(size + 1)
+        while len(content) > size:  # it grows, or has no length, as in /proc
+            size = len(content)
+            content += source.read(min(limit - size, size) + 1)
+            if len(content) > limit:
+                raise too_large
     return content
 
 

@@ -63,7 +63,7 @@ DIGESTS_BYTES = 1 << 30  # of the known contents of a data set's pictures
 ONNX_BYTES = 2047 << 20  # protobuf holds 2 GB
 
 # The review page
-JOURNAL_BYTES = 1 << 28  # of the decisions of a review: a million of them
+JOURNAL_BYTES = 1 << 26  # of the decisions of a review: half a million of them
 BODY_BYTES = 1 << 20  # of a request to the page: some thousand decisions
 
 # Problems

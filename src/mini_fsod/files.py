@@ -75,11 +75,18 @@ def open_regular(path: Path) -> BufferedReader:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from None
 
 
+def length_of(source: BinaryIO) -> int:
+    """Bytes of an open file, from its beginning."""
+    length = source.seek(0, os.SEEK_END)
+    source.seek(0)
+    return length
+
+
 def read_bytes(path: Path, limit: int) -> bytes:
     """The content of a regular file of at most `limit` bytes, or an OSError before it is read."""
     with open_regular(path) as source:
         too_large = OSError(errno.EFBIG, f"larger than {limit / 2**20:,.0f} MB")
-        size = os.fstat(source.fileno()).st_size
+        size = length_of(source)
         if size > limit:
             raise too_large
         # to read N bytes takes the memory of N bytes, whatever is there

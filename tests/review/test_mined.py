@@ -14,7 +14,7 @@ from mini_fsod.config.load import resolve
 from mini_fsod.data.read import read
 from mini_fsod.errors import UserError
 from mini_fsod.review.decisions import JOURNAL, read_decisions
-from mini_fsod.review.items import Request
+from mini_fsod.review.items import DecisionRequest
 from mini_fsod.review.mined import MinedReview, reviewed_run
 
 BLUE = "blue, light"
@@ -43,8 +43,8 @@ def two_classes(two_classes_run: Path, tmp_path: Path) -> Path:
     return copy_runs(two_classes_run, tmp_path)
 
 
-def request(item: int, do: str, **more: Any) -> Request:
-    return Request.model_validate({"item": item, "do": do, **more})
+def request(item: int, do: str, **more: Any) -> DecisionRequest:
+    return DecisionRequest.model_validate({"item": item, "do": do, **more})
 
 
 def offered(review: MinedReview, name: str | None = None) -> list[dict[str, Any]]:

@@ -28,6 +28,7 @@ from PIL import AvifImagePlugin, Image
 from mini_fsod.data.pictures import QUARTER_TURNS, PictureError, open_picture, turn_of
 from mini_fsod.errors import UserError
 from mini_fsod.loader.schedule import reduced
+from mini_fsod.remote import as_path
 from mini_fsod.temporary import temporary_folder
 
 Bytes = npt.NDArray[np.uint8]
@@ -117,7 +118,7 @@ def decode_to_file(file: str, jobs: Sequence[Job], short: int, long: int) -> int
     with Path(file).open("r+b") as target:
         for job in jobs:
             target.seek(job.offset)
-            target.write(decode(Path(job.path), short, long, job.size).tobytes())
+            target.write(decode(as_path(job.path), short, long, job.size).tobytes())
     return len(jobs)
 
 
@@ -126,7 +127,7 @@ def decode_to_memory(block: str, jobs: Sequence[Job], short: int, long: int) -> 
     memory = SharedMemory(block)
     try:
         for job in jobs:
-            pixels = decode(Path(job.path), short, long, job.size)
+            pixels = decode(as_path(job.path), short, long, job.size)
             np.ndarray(pixels.shape, np.uint8, memory.buf, job.offset)[:] = pixels
     finally:
         memory.close()

@@ -22,7 +22,7 @@ from mini_fsod.mining.box_correction import CORRECTIONS, best_correction, correc
 from mini_fsod.mining.calibration import prototypes
 from mini_fsod.mining.candidates import Candidates, select_candidates
 from mini_fsod.mining.crop_similarity import CropFeatures, principal_axes
-from mini_fsod.mining.find_pairs import Comparison, box_features
+from mini_fsod.mining.find_pairs import PrototypeComparison, box_features
 from mini_fsod.mining.overlap import best_of_each
 from mini_fsod.mining.pairs import Pairs
 from mini_fsod.runs.data import counted
@@ -93,7 +93,7 @@ def features_of(
     return features, torch.from_numpy(data.boxes.label).to(run.device)[box]
 
 
-def reference_of(run: Run, discriminator: Discriminator) -> Comparison | CropReference:
+def reference_of(run: Run, discriminator: Discriminator) -> PrototypeComparison | CropReference:
     """What boxes are compared with: the prototypes of the shots; for a discriminator of crops also
     the base boxes of up to BASE_IMAGES images.
     """
@@ -101,7 +101,7 @@ def reference_of(run: Run, discriminator: Discriminator) -> Comparison | CropRef
     shots = arranged(run.data.shots, LabelMap(novel, ()))
     of_shots, shots_label = features_of(run, discriminator, shots)
     if discriminator.crop is None:
-        return Comparison(discriminator, prototypes(of_shots, shots_label, novel))
+        return PrototypeComparison(discriminator, prototypes(of_shots, shots_label, novel))
     count = min(BASE_IMAGES, len(base))
     some = np.unique(np.linspace(0, len(base) - 1, count).astype(np.int64))
     of_base, base_label = features_of(run, discriminator, base, some)

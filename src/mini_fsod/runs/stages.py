@@ -65,7 +65,7 @@ from mini_fsod.train.loop import clock
 STAGE = {
     "base": base, "transfer": transfer, "scan": scan, "mine": mine, "online": online, "tune": tune,
 }  # fmt: skip
-ON_ONE_PROCESS = ("scan", "mine")  # the others share the training among all
+ON_ONE_PROCESS = ("mine",)  # seconds; the others share their work among all processes
 
 
 def run(
@@ -212,7 +212,7 @@ class _Pipeline:
                 self._discard(stage, folder)
             if leads:
                 remove_leftovers(folder.rglob(".*.part"))
-            is_done = leads and store.is_finished(folder)
+            is_done = leads and store.is_stage_finished(folder)
             is_done = bool(broadcast_from_leader(int(is_done), self._run.team, self._run.device))
             if not is_done:
                 self._compute(stage, folder)
@@ -369,7 +369,7 @@ class _Pipeline:
             return False
         self._key(stage)
         folder = self._folder(stage)
-        if real(self._out / stage) != real(folder) or not store.is_finished(folder):
+        if real(self._out / stage) != real(folder) or not store.is_stage_finished(folder):
             return False
         figures = store.read_metrics(folder) or {}
         self._figures[stage] = figures

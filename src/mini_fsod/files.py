@@ -91,7 +91,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
             raise too_large
         # to read N bytes takes the memory of N bytes, whatever is there
         content = source.read(size + 1)
-        while len(content) > size:  # it grows, or has no length, as in /proc
+        while len(content) > size:  # it grows
             size = len(content)
             content += source.read(min(limit - size, size) + 1)
             if len(content) > limit:

@@ -78,7 +78,7 @@ def measured(home: Path, size: int, options: argparse.Namespace) -> dict[str, An
         "online.iterations": iterations,
     }
     sets = [f"{key}={value}" for key, value in keys.items()]
-    config = resolve("voc-320", [*sets, *options.set], None, 1, 0)
+    config = resolve("voc-320", [*options.set, *sets], None, 1, 0)
     device = torch_device(config.device)
     whole = read(home / "data", root=options.devkit)
     pictures_on_device(whole, config, device)  # decoding is not what is measured

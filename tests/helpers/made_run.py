@@ -165,7 +165,7 @@ def _write_results(path: Path, stages: dict[str, Any], changes: Mapping[str, Any
         "pool": changes.get("pool", {"edited": False}),
         "seed": 0,
         "shots": {"k": 5, "seed": 0, "official": None, "file": None},
-        "versions": {"mini": "0.1.0"},
+        "versions": {"mini": "0.2.0"},
         "device": "a CPU",
         "command": "mini run photos.yaml",
         "commit": None,

@@ -201,6 +201,9 @@ class Mine(Section):
     tau: Annotated[Positive, Field(le=1)] = 1.0
     # shift and scale the boxes of a class where that makes their crops more like the shots
     box_correction: bool = False
+    # the file mobile_sam.pt, weights of MobileSAM: mined boxes end where their objects end. Change
+    # it if mined boxes are on the right objects but badly placed
+    segmenter: UserPath | None = None
     drop_on_base: bool = False  # drop candidates and boxes of the teacher that overlap base boxes
     # drop boxes inside or around a better one of their class; inside a kept one is background
     drop_nested: bool = False

@@ -21,7 +21,7 @@ from mini_fsod.files import digest, is_file
 from mini_fsod.limits import DETECTIONS_BYTES, WEIGHTS_BYTES
 from mini_fsod.runs.pool import EXTRA_POOL, mined_folder
 
-FORMAT = 2  # raise it when the same settings give another result than before
+FORMAT = 3  # raise it when the same settings give another result than before
 
 # Keys of the section `mine` that the scan reads; `mine` reads all of them
 SCAN_KEYS = (

@@ -171,6 +171,16 @@ class DiscriminatorSection(Section):
     whiten: bool = False  # whiten features of crops by the covariance within base classes
     # compare with the mean of that many best crops of a class, instead of the shots; 0: the shots
     refine: NonNegative = 0
+    # subtract that share of the similarity to the most similar other new class, and mine no box
+    # that is more like another; needs refine. Change it to 0.5 if new classes look alike
+    compete: Fraction = 0.0
+
+    @check("compete")
+    @classmethod
+    def _refined(cls, value: float, info: Info) -> float:
+        if value and not info.data.get("refine"):
+            raise ValueError("needs discriminator.refine, for example 100")
+        return value
 
 
 class Mine(Section):

@@ -2,7 +2,7 @@
 
 It reads the pairs of the stage `scan`, calibrates their scores, and chooses boxes by thresholds; no
 image is looked at again. It depends on the scan, on all keys of `mine`, and on
-`discriminator.whiten` and `.refine`. With `mine.pool` it copies a pool instead.
+`discriminator.whiten`, `.refine` and `.compete`. With `mine.pool` it copies a pool instead.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from mini_fsod.runs.pool import EXTRA_POOL, mined_folder
 from mini_fsod.runs.run import Run
 
 FEW = 10  # boxes of a class, found shots included, that hardly teach it
-CROP_KEYS = ("discriminator.crop", "discriminator.whiten", "discriminator.refine")
+CROP_KEYS = tuple(f"discriminator.{name}" for name in ("crop", "whiten", "refine", "compete"))
 
 
 def check_mining(config: Config, retrain: bool = True) -> None:
@@ -220,9 +220,13 @@ def _candidates_and_pool(
         on_base,
         whiten=discriminator.whiten,
         refine=discriminator.refine,
+        compete=discriminator.compete,
         by_prototypes=by_prototypes,
     )
     eligible = not_nested(found) if section.drop_nested else None
+    if discriminator.compete:
+        uncontested = found.score > 0
+        eligible = uncontested if eligible is None else eligible & uncontested
     if section.box_correction and pairs.crops is not None:
         sizes = image_sizes(data)[found.image][:, ::-1]
         correction = pairs.crops.correction[found.label]

@@ -98,9 +98,10 @@ def discriminator_of(config: Config, device: torch.device) -> Discriminator | No
     found = load_discriminator(
         section.weights, device, CAFFE if section.caffe else None, section.caffe, section.crop
     )
-    if found.crop is None and (section.whiten or section.refine or config.mine.box_correction):
+    of_crops = section.whiten or section.refine or config.mine.box_correction
+    if found.crop is None and of_crops:
         raise UserError(
-            "discriminator.whiten, discriminator.refine and mine.box_correction need features of "
+            "discriminator.whiten, .refine, .compete and mine.box_correction need features of "
             "crops.",
             "Set discriminator.crop, for example to 224, or leave these keys out.",
         )

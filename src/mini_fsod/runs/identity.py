@@ -27,7 +27,7 @@ FORMAT = 3  # raise it when the same settings give another result than before
 SCAN_KEYS = (
     "images", "scan_short", "min_score", "box_correction", "detections", "extra", "extra_only",
 )  # fmt: skip
-# Likewise of the section `discriminator`; whiten and refine are read by `mine` alone
+# Likewise of the section `discriminator`; whiten, refine and compete are read by `mine` alone
 DISCRIMINATOR_SCAN_KEYS = ("weights", "short", "crop", "caffe")
 HASHED_BYTES = max(DETECTIONS_BYTES, WEIGHTS_BYTES)
 NOT_TRAINED = ("checkpoint", "save_seconds", "drop", "sure")  # change no training of their stage

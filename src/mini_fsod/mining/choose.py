@@ -78,6 +78,11 @@ def check_mining(config: Config, retrain: bool = True) -> None:
         )
     if section.detections is not None and not is_file(section.detections):
         raise UserError(f"{section.detections}: there is no such file.", "Check mine.detections.")
+    if section.candidates == "proposals" and config.discriminator.weights == "none":
+        raise UserError(
+            "mine.candidates: proposals tells classes apart by the discriminator alone.",
+            "Set discriminator.weights and .crop, or mine.candidates to transfer.",
+        )
     if config.transfer.calibration == "prototypes" and config.discriminator.weights == "none":
         raise UserError(
             "transfer.calibration: prototypes compares candidates with the shots, which needs a "

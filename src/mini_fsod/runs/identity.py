@@ -25,7 +25,8 @@ FORMAT = 3  # raise it when the same settings give another result than before
 
 # Keys of the section `mine` that the scan reads; `mine` reads all of them
 SCAN_KEYS = (
-    "images", "scan_short", "min_score", "box_correction", "detections", "extra", "extra_only",
+    "images", "candidates", "scan_short", "min_score", "box_correction", "detections", "extra",
+    "extra_only",
 )  # fmt: skip
 # Likewise of the section `discriminator`; whiten, refine and compete are read by `mine` alone
 DISCRIMINATOR_SCAN_KEYS = ("weights", "short", "crop", "caffe")

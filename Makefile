@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test quick fuzz torture docs lint audit format bench lock clean
+.PHONY: setup demo test quick fuzz torture docs dist dist-check lint audit format bench lock clean
 
 setup: $(READY)
 
@@ -51,6 +51,15 @@ torture: $(READY)
 docs: $(READY)
 	$(BIN)/zensical build --clean --strict
 
+# The wheel and the source archive, in dist/.
+dist: $(READY)
+	rm -rf dist
+	$(BIN)/hatchling build
+
+# The wheel in fresh environments, with the oldest and the newest dependencies; needs uv and the network.
+dist-check: dist
+	$(BIN)/python tests/dist_check.py
+
 # make bench, or make bench DEVKIT=path/to/VOCdevkit for the detector's too (a GPU is wanted there).
 bench: $(READY)
 	$(BIN)/python benchmarks/load_speed.py
@@ -67,4 +76,4 @@ lock:
 	  --no-emit-index-url --no-header --no-annotate --output-file requirements.lock
 
 clean:
-	rm -rf .venv runs site
+	rm -rf .venv runs site dist

@@ -21,7 +21,7 @@ import torch
 from mini_fsod.export.write import made_pictures, to_onnx
 from mini_fsod.loader.decode import cores
 from mini_fsod.predict.onnx_model import OnnxModel
-from mini_fsod.predict.pictures import pictures_of, read_picture
+from mini_fsod.predict.pictures import find_pictures, read_picture
 from mini_fsod.predict.torch_model import TorchModel
 
 parser = argparse.ArgumentParser(description=__doc__)
@@ -37,7 +37,7 @@ content = to_onnx(model.detector, model.labels)
 onnx_file = Path("export_speed.onnx")
 onnx_model = OnnxModel(content, onnx_file, arguments.device)
 model = TorchModel(model.detector, model.labels, arguments.detector, arguments.device)
-paths = [p.path for p in pictures_of([arguments.pictures])[0]] if arguments.pictures else []
+paths = [p.path for p in find_pictures([arguments.pictures])[0]] if arguments.pictures else []
 sources = paths[:20] or made_pictures()
 decoded = [read_picture(source, model.min_size, model.max_size) for source in sources]
 ways = {

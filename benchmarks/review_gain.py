@@ -37,7 +37,7 @@ from mini_fsod.mining.candidates import Candidates
 from mini_fsod.mining.pool_io import POOL, read_pool
 from mini_fsod.review.correct import overlap
 from mini_fsod.review.decisions import JOURNAL, Place
-from mini_fsod.review.items import Item, Request
+from mini_fsod.review.items import DecisionRequest, Item
 from mini_fsod.review.mined import MinedReview, reviewed_run
 from mini_fsod.runs import stages
 
@@ -67,7 +67,7 @@ class Reviewer:
     def decide(self, number: int) -> None:
         item = self._review.items[number]
         request, verdict = self._answer(number, item)
-        self._review.decide([Request.model_validate(request)])
+        self._review.decide([DecisionRequest.model_validate(request)])
         self.did[verdict] += 1
         self.changed += (
             verdict in ("redrawn", "relabelled") or (verdict == "accepted") != item.mined

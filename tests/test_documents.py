@@ -10,11 +10,15 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import tomllib
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
+from packaging.requirements import Requirement
 
 from mini_fsod.cli import app
 from mini_fsod.config.load import KEYS, SECTIONS, resolve
@@ -101,7 +105,7 @@ def typed_commands() -> list[str]:
     ]
     for text in CURRENT.values():
         lines += re.findall(r"`(mini [a-z-]+ [^`]*)`", text)
-    return sorted({line.partition("  #")[0] for line in lines if line.startswith("mini ")})
+    return sorted({line.partition("  #")[0] for line in lines if re.match("mini [a-z]", line)})
 
 
 @pytest.mark.parametrize("line", typed_commands())
@@ -114,6 +118,51 @@ def test_commands_and_options_exist(line: str) -> None:
         command = command.commands[words.pop(0) if is_listed else default]
     known = {name for parameter in command.params for name in (*parameter.opts, "--help")}
     assert {word.partition("=")[0] for word in words if word.startswith("-")} <= known
+
+
+SHOWN = [page for page in CURRENT if not page.startswith(("docs/decisions/", "docs/lab/"))]
+LANGUAGES = {"sh", "yaml", "python"}  # yaml: above; python: test_python_pages.py
+NO_CODE = ("src/",)  # how a block without a language begins: the tree in the README
+
+
+@pytest.mark.parametrize("page", SHOWN)
+def test_every_block_has_a_language_that_a_test_checks(page: str) -> None:
+    fenced = re.compile(r"^ *```([^\n]*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+    for language, content in fenced.findall(CURRENT[page]):
+        assert language in LANGUAGES or content.startswith(NO_CODE), content
+
+
+def shell_lines() -> list[str]:
+    lines = [line for page in SHOWN for block in blocks(page, "sh") for line in block.splitlines()]
+    return sorted({line.partition("  #")[0].strip() for line in lines if line.strip()})
+
+
+@pytest.mark.parametrize("line", shell_lines())
+def test_shell_lines_are_accepted(line: str) -> None:
+    """`mini` reads each of its lines without an error; targets of make and extras of pip exist."""
+    program, *words = shlex.split(line, comments=True)
+    if program == "mini":
+        command: Any = typer.main.get_command(app)
+        while hasattr(command, "commands") and words and not words[0].startswith("-"):
+            command = command.commands[words.pop(0)]
+        with suppress(typer.Exit):  # --version
+            command.make_context("mini", words)
+        return
+    if program == "make":
+        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+        assert re.search(rf"^{words[0]}:", makefile, re.M)
+        return
+    assert (program, words[0]) == ("pip", "install"), "no test for this program"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    known = [Requirement(text) for text in (*project["dependencies"], *chain(*extras.values()))]
+    for word in words[1:]:
+        if word.startswith("-"):
+            continue
+        name, _, asked = word.removesuffix("]").partition("[")
+        assert {*filter(None, asked.split(","))} <= extras.keys(), word
+        name = re.split(r"[<>=]", name)[0]
+        assert name in (".", "mini-fsod") or name in {each.name for each in known}, word
 
 
 @pytest.mark.parametrize("page", CURRENT)

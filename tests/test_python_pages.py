@@ -1,15 +1,17 @@
-"""Every Python block of docs/python.md and docs/deploy.md runs, one after another."""
+"""Every Python block of the README, docs/python.md and docs/deploy.md runs, one after another."""
 
 from __future__ import annotations
 
 import re
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from helpers import tiny_run
+from helpers.installed import readme_snippet
 from helpers.shapes import NOVEL, write_data
 from helpers.tiny_detector import LABELS, tiny_detector, write_photos
 from mini_fsod import checkpoint
@@ -62,9 +64,25 @@ def test_blocks_of_the_deployment_page_run(
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     assert mini("export", "runs/bolts", "-o", "bolts.onnx")[0] == 0
-    (block,) = blocks("deploy.md")
+    onnx, openvino = blocks("deploy.md")
     names: dict[str, Any] = {}
-    exec(block, names)
+    exec(onnx, names)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == names["count"][0] > 0
     assert lines[0].split()[0] in LABELS.classes
+    if find_spec("openvino"):
+        exec(openvino, names)
+        assert int(names["result"]["count"][0]) == names["count"][0]
+
+
+def test_python_blocks_are_on_pages_that_are_run() -> None:
+    pages = {path.name for path in DOCS.glob("*.md") if blocks(path.name)}
+    assert pages == {"python.md", "deploy.md"}
+
+
+def test_block_of_the_readme_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.move("runs/bolts", "runs/photos")
+    Path("holiday").mkdir()
+    shutil.move("a.jpg", "holiday")
+    exec(readme_snippet(), {})
+    assert "Prediction(holiday/a.jpg" in capsys.readouterr().out

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mini_fsod.predict.prediction import Prediction as Prediction
     from mini_fsod.script import run_config as run
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Model", "Prediction", "UserError", "__version__", "load", "run"]
 
 # The public names of Python, and where they are defined; imported when they are first used

@@ -227,8 +227,8 @@ def _read(path: Path, tensors: bool = True) -> tuple[Header, dict[str, Tensor]]:
         raise UserError(
             f"{path}: incomplete, or not a safetensors file ({error}).", COPY_AGAIN
         ) from None
-    except (OSError, ValueError) as error:
-        fix = COPY_AGAIN if isinstance(error, ValueError) else "Check its permissions."
+    except (OSError, ValueError, MemoryError) as error:
+        fix = "Check its permissions." if isinstance(error, OSError) else COPY_AGAIN
         raise UserError(f"{path}: cannot be read ({first_line(error)}).", fix) from None
 
 

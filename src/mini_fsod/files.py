@@ -15,7 +15,7 @@ from functools import partial
 from io import BufferedReader, BytesIO
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from mini_fsod.errors import UserError
 
@@ -74,11 +74,18 @@ def open_regular(path: Path) -> BufferedReader:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from None
 
 
+def length_of(source: BinaryIO) -> int:
+    """Bytes of an open file, from its beginning."""
+    length = source.seek(0, os.SEEK_END)
+    source.seek(0)
+    return length
+
+
 def read_bytes(path: Path, limit: int) -> bytes:
     """The content of a regular file of at most `limit` bytes, or an OSError before it is read."""
     with open_regular(path) as source:
         too_large = OSError(errno.EFBIG, f"larger than {limit / 2**20:,.0f} MB")
-        if os.fstat(source.fileno()).st_size > limit:
+        if length_of(source) > limit:
             raise too_large
         content = source.read(limit + 1)
     if len(content) > limit:  # it grows, or has no length, as in /proc

@@ -51,6 +51,8 @@ def test_demo_leaves_pictures_and_comparable_runs(
         return resolve(name, [*sets, *SHORT])
 
     monkeypatch.setattr(load, "resolve", shorter)
+    # so short a training teaches nothing
+    monkeypatch.setattr("mini_fsod.runs.stages.why_hopeless", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     code, said, err = mini("demo", "--seed", 3)
     assert code == 0, err
@@ -78,3 +80,14 @@ def test_demo_data_is_written_once(mini: Any, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("mini_fsod.demo.write_demo_data", lambda *_, **__: next(answers))
     assert "demo data written to digits" in mini("demo-data", "digits")[2]
     assert "demo data exists in digits" in mini("demo-data", "digits")[2]
+
+
+def test_demo_data_has_as_many_pictures_as_asked_for(mini: Any, tmp_path: Path) -> None:
+    pytest.importorskip("skimage", reason="needs mini-fsod[demo]")
+    pytest.importorskip("sklearn", reason="needs mini-fsod[demo]")
+    code, _, err = mini("demo-data", tmp_path / "digits", "--scale", "0.01")
+    assert code == 0, err
+    assert len(list((tmp_path / "digits/train").iterdir())) == 10
+    code, _, err = mini("demo-data", tmp_path / "digits", "--scale", "0")
+    assert code == 2
+    assert "0 < scale" in err

@@ -30,18 +30,19 @@ def test_presets_json_holds_every_key_of_each(mini) -> None:
 
 @pytest.mark.parametrize("name", ["photos", "demo", "voc-320-plus"])
 def test_presets_of_a_name_shows_every_key_as_a_config_file(
-    name: str, tmp_path: Path, mini
+    name: str, tmp_path: Path, mini, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # paths in a file are relative to it
     text = mini("presets", name)[1]
-    (tmp_path / "whole.yaml").write_text(text)
-    assert resolve(tmp_path / "whole.yaml") == resolve(name)
+    Path("whole.yaml").write_text(text)
+    assert resolve("whole.yaml") == resolve(name)
     comments = {
         line.strip().partition(":")[0]: line.partition("  # ")[2] for line in text.splitlines()
     }
     assert comments["alpha"].startswith("alpha in Eq. 5")
     assert comments["start"] == "start from the backbone's weights, or from the few-shot detector"
     assert comments["clip"].startswith("largest norm of the gradient")
-    result = json.loads(mini("presets", tmp_path / "whole.yaml", "--json")[1])
+    result = json.loads(mini("presets", "whole.yaml", "--json")[1])
     assert result == resolve(name).model_dump(mode="json")
 
 

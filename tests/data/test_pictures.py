@@ -11,7 +11,8 @@ from PIL import Image
 from helpers import tiny
 from mini_fsod.commands.drawings import refuse_overwriting
 from mini_fsod.data.check import picture_problems
-from mini_fsod.data.pictures import PictureError, picture_size, stays_inside
+from mini_fsod.data.file_names import stays_inside
+from mini_fsod.data.pictures import PictureError, picture_size
 from mini_fsod.data.read import read, read_with_problems
 from mini_fsod.errors import UserError
 from mini_fsod.limits import PICTURE_BYTES, PICTURE_SIDE

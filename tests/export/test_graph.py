@@ -13,7 +13,7 @@ from torch import Tensor
 from helpers.tiny_detector import LABELS, tiny_detector
 from mini_fsod.detector.model import Detector
 from mini_fsod.detector.nms import nms
-from mini_fsod.export.graph import NO_LABEL, DetectorGraph, suppress
+from mini_fsod.export.graph import NO_LABEL, DetectorGraph, nms_by_onnx
 from mini_fsod.predict.model import Model
 from mini_fsod.predict.onnx_model import OnnxModel
 from mini_fsod.predict.prediction import Prediction
@@ -112,6 +112,6 @@ def test_suppress_equals_nms(groups: int) -> None:
     valid: Tensor = torch.rand(2, 40) < 0.8
     group = torch.randint(0, groups, (2, 40))
     wanted, _ = nms(boxes, valid, 0.4, group)
-    assert torch.equal(suppress(boxes, group, valid, 0.4, groups), wanted)
+    assert torch.equal(nms_by_onnx(boxes, group, valid, 0.4, groups), wanted)
     assert 0 < int(wanted.sum()) < int(valid.sum())
-    assert not suppress(boxes, group, valid & False, 0.4, groups).any()
+    assert not nms_by_onnx(boxes, group, valid & False, 0.4, groups).any()

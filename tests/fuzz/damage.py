@@ -22,6 +22,8 @@ import yaml
 from hypothesis import strategies as st
 from PIL import Image
 
+from fuzz.damage_onnx import damaged_onnx
+
 LARGE = 200_000  # items or levels of what is made very large: some megabytes at most
 
 VALUES: tuple[Any, ...] = (
@@ -81,7 +83,7 @@ def damaged(draw: st.DrawFn, content: bytes, name: str) -> bytes | str:
 
     `name` is that of the file: its suffix says what is inside.
     """
-    suffix = {".yml": ".yaml", ".jsonl": ".json"}.get(Path(name).suffix, Path(name).suffix)
+    suffix = {".yml": ".yaml"}.get(Path(name).suffix, Path(name).suffix)
     kind = draw(st.integers(0, 19))
     if kind == 0:
         return draw(st.sampled_from(sorted(SPECIAL)))
@@ -95,7 +97,7 @@ def damaged(draw: st.DrawFn, content: bytes, name: str) -> bytes | str:
             if draw(st.integers(0, 3)):
                 return content
     for _ in range(draw(st.integers(1, 3))):
-        content = _bytes(draw, content, TOKENS.get(suffix, MAGIC))
+        content = _bytes(draw, content, TOKENS.get({".jsonl": ".json"}.get(suffix, suffix), MAGIC))
     return content
 
 
@@ -130,6 +132,7 @@ def _extremes(suffix: str) -> list[bytes]:
     )
     entities = "".join(f'<!ENTITY a{k} "{f"&a{k - 1};" * 9}">' for k in range(1, 10))
     usual = [b"", b"\0" * 100, b"\xff" * 100, b"null", b"[]", b"{}", b"0", b'"a"', b"\n" * n]
+    suffix = {".jsonl": ".json"}.get(suffix, suffix)
     texts = {
         ".json": [
             *(b"[" * n, b'{"a":' * n, b"[" + b"{}," * n + b"{}]", b"[" + b"1," * n + b"1]"),
@@ -208,6 +211,17 @@ def _json(draw: st.DrawFn, content: bytes) -> bytes | None:
     if draw(st.integers(0, 5)) == 0:
         return _key_twice(draw, content)
     return json_text(_values(draw, value))
+
+
+def _json_lines(draw: st.DrawFn, content: bytes) -> bytes | None:
+    """One line damaged, doubled, or many times there."""
+    lines = content.split(b"\n")
+    at = draw(st.integers(0, len(lines) - 1))
+    times = draw(st.sampled_from([1, 1, 1, 2, 20_000]))
+    line = _json(draw, lines[at]) if draw(st.integers(0, 3)) else lines[at]
+    if line is None:
+        return None
+    return b"\n".join([*lines[:at], *[line] * (times if len(line) < 1000 else 1), *lines[at + 1 :]])
 
 
 def _key_twice(draw: st.DrawFn, content: bytes) -> bytes:
@@ -375,6 +389,8 @@ def _zip(draw: st.DrawFn, content: bytes) -> bytes | None:
 
 INSIDE: dict[str, Callable[[st.DrawFn, bytes], bytes | None]] = {
     ".json": _json,
+    ".jsonl": _json_lines,
+    ".onnx": lambda draw, content: damaged_onnx(draw, content, _json),
     ".yaml": _yaml,
     ".safetensors": _safetensors,
     ".pt": _torch,

@@ -6,23 +6,24 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-import typer
 from PIL import Image
 from safetensors.torch import save_file
 
+from fuzz.target import Target, every, mini
+from fuzz.targets_commands import COMMANDS
 from helpers import exports, shapes, tiny, training
 from helpers.fake_study import example_study, finish_cells
 from helpers.pairs import LABELS as PAIR_LABELS
 from helpers.pairs import pairs_of, with_cosines, with_crops
 from helpers.tiny_detector import LABELS, tiny_detector
 from helpers.tiny_run import SETTINGS, SHORT, config
-from mini_fsod import checkpoint, cli, console
+from mini_fsod import checkpoint
 from mini_fsod.config.load import resolve
 from mini_fsod.data.problems import UNREPAIRED
 from mini_fsod.data.read import read
@@ -38,31 +39,6 @@ from mini_fsod.mining.pool_io import read_candidates, read_pool
 from mini_fsod.runs import stages
 from mini_fsod.study.plan import plan_study, read_plan, save_plan
 from mini_fsod.study.tables import write_tables
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Valid files, those of them that are damaged, and what reads them.
-
-    `read` returns, or raises a UserError; it is called in a copy of the files, its argument.
-    """
-
-    name: str
-    write: Callable[[Path], object]
-    files: tuple[str, ...]
-    read: Callable[[Path], object]
-    examples: int = 20  # in `make test`
-
-
-def mini(*words: object) -> int:
-    """A command's exit code; UserErrors and what must not happen are raised."""
-    console.out.quiet = console.err.quiet = True
-    try:
-        command = typer.main.get_command(cli.app)
-        return command.main([*map(str, words)], standalone_mode=False) or 0
-    finally:
-        console.out.quiet = console.err.quiet = False
-
 
 # Data sets
 
@@ -161,7 +137,7 @@ def _detections(folder: Path) -> None:
     (folder / "detections.json").write_text(json.dumps(rows))
     images = [
         {
-            "file_name": "a.png",
+            "file": "a.png",
             "detections": [{"bbox": [1, 2, 3, 4], "category": "bird", "score": 1}],
         }
     ]
@@ -311,16 +287,6 @@ def _resolve(folder: Path) -> None:
     )
 
 
-def every(*readers: Callable[[], object]) -> None:
-    """Call all of them; a UserError of one does not keep the next from being called."""
-    for reader in readers:
-        try:
-            reader()
-        except UserError as error:
-            if not error.what:
-                raise AssertionError("an error without words") from error
-
-
 TARGETS = (
     Target("coco", _coco, ("data/*",), _check, 30),
     Target("voc", lambda f: tiny.write_voc(f / "data"), ("data/**/*",), _check, 30),
@@ -356,4 +322,5 @@ TARGETS = (
         _resume_run,
         6,
     ),
+    *COMMANDS,
 )  # fmt: skip

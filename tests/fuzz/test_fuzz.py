@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from fuzz.damage import RAN, damaged, replace
 from fuzz.limits import TooLarge, TooSlow, limited
-from fuzz.targets import TARGETS, Target
+from fuzz.target import Target
+from fuzz.targets import TARGETS
 from mini_fsod.errors import UserError
 
 PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))

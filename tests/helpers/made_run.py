@@ -117,7 +117,7 @@ def write_run(folder: Path, **changes: Any) -> Path:
     logs: {"online": {"score": ..., "log": ..., "metrics": ...}}; None leaves a file out.
     """
     folder.mkdir(parents=True)
-    keys = {"data": {"root": "parts", "novel": list(NOVEL)}, "shots": {"k": 5}}
+    keys = {"data": {"root": "../parts", "novel": list(NOVEL)}, "shots": {"k": 5}}
     keys |= changes.get("keys", {})
     (folder / "config.yaml").write_text(json.dumps({"preset": "photos", **keys}))
     parts: dict[str, dict[str, Any]] = {
@@ -165,7 +165,7 @@ def _write_results(path: Path, stages: dict[str, Any], changes: Mapping[str, Any
         "pool": changes.get("pool", {"edited": False}),
         "seed": 0,
         "shots": {"k": 5, "seed": 0, "official": None, "file": None},
-        "versions": {"mini": "0.1.0"},
+        "versions": {"mini": "0.2.0"},
         "device": "a CPU",
         "command": "mini run photos.yaml",
         "commit": None,

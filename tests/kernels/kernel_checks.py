@@ -14,7 +14,7 @@ from mini_fsod.detector.nms import by_matrix
 from mini_fsod.detector.roi_align import flatten_pyramid, pool_bags
 from mini_fsod.kernels import augment
 from mini_fsod.kernels.epilogue import shift_add_relu
-from mini_fsod.kernels.nms import suppress
+from mini_fsod.kernels.nms import nms_by_kernel
 from mini_fsod.kernels.roi_align import pool_cells
 from mini_fsod.loader import augment as plain
 from mini_fsod.loader.schedule import Plan
@@ -37,7 +37,7 @@ def check_suppress(device: str) -> None:
             rng = torch.Generator().manual_seed(n)
             valid = (torch.rand(2, n, generator=rng) > 0.1).to(device)
             group = torch.randint(0, groups, (2, n), generator=rng).to(device)
-            keep = suppress(boxes, valid, group, 0.5)
+            keep = nms_by_kernel(boxes, valid, group, 0.5)
             wanted, settled = by_matrix(boxes, valid, 0.5, group, rounds=None)
             assert settled.all()
             assert torch.equal(keep, wanted), (n, groups)

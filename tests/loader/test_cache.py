@@ -229,7 +229,10 @@ def test_image_sizes_reads_headers_where_nothing_is_declared(tmp_path: Path) -> 
         image_sizes(data)
 
 
-@pytest.mark.parametrize("how", ["one number", "columns", "negative", "text", "empty", "pipe"])
+@pytest.mark.parametrize(
+    "how",
+    ["one number", "columns", "negative", "text", "empty", "pipe", "header", "sparse"],
+)
 def test_cached_pictures_names_damaged_sizes(tmp_path: Path, how: str) -> None:
     data = pictures_in(tmp_path / "data")
     cached_pictures(data, tmp_path / "cache", 24, 60, 1)
@@ -240,6 +243,11 @@ def test_cached_pictures_names_damaged_sizes(tmp_path: Path, how: str) -> None:
         os.mkfifo(path)
     elif how == "empty":
         path.touch()
+    elif how == "header":
+        path.write_bytes(b"\x93NUMPY\x01\x00\x06\x00{'a(\0\n")  # NumPy raises a SyntaxError
+    elif how == "sparse":
+        np.save(path, sizes)
+        os.truncate(path, 3 << 30)
     else:
         odd = {"one number": np.int64(3), "columns": sizes[:, :3], "negative": -sizes}
         np.save(path, odd.get(how, sizes.astype(str)))

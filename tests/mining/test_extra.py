@@ -51,7 +51,13 @@ def test_mine_writes_files_of_the_extra_images(photos: Path, with_photos: Path) 
     names = {path.name for path in (with_photos / "mine" / "extra").iterdir()}
     assert names == {*FILES, "1-blue--light.png"}  # no audit
     found, thresholds, pool, base = (of_extra(with_photos, name) for name in FILES)
-    about = {"folder": str(photos), "images": 6, "candidates": len(found), "kept": 1}
+    about = {
+        "folder": str(photos),
+        "images": 6,
+        "candidates": len(found),
+        "kept": 1,
+        "best_score": max(c["score"] for c in found),
+    }
     assert mined(with_photos, "metrics.json")["extra"] == about
     row = thresholds["classes"][NOVEL]
     assert (row["N"], row["candidates"], row["kept"]) == (1, len(found), 1)

@@ -29,7 +29,7 @@ from mini_fsod.loader.schedule import Plan, each_once
 from mini_fsod.mining import find_pairs as module
 from mini_fsod.mining.calibration import dot_products
 from mini_fsod.mining.find_pairs import (
-    Comparison,
+    PrototypeComparison,
     box_features,
     compare_given_pairs,
     find_pairs,
@@ -91,18 +91,18 @@ def plans_of(pictures: Pictures, batch: int = 2) -> list[Plan]:
 
 
 @pytest.fixture(scope="module")
-def comparison(pictures: Pictures, discriminator: Discriminator) -> Comparison:
+def comparison(pictures: Pictures, discriminator: Discriminator) -> PrototypeComparison:
     torch.manual_seed(2)
     size = discriminator.dimension
     plans = plans_at_size(plans_of(pictures), pictures.sizes, 96, 192)
-    return Comparison(discriminator, torch.rand(NOVEL, size), plans)
+    return PrototypeComparison(discriminator, torch.rand(NOVEL, size), plans)
 
 
 def scanned(
     detector: Detector,
     pictures: Pictures,
     data: Dataset,
-    comparison: Comparison | None,
+    comparison: PrototypeComparison | None,
     min_score: float = MIN_SCORE,
 ) -> Pairs:
     source = batches_of(pictures, data.boxes)
@@ -138,7 +138,7 @@ def one_by_one(plans: Sequence[Plan]) -> Iterator[Plan]:
 
 
 def naive(
-    detector: Detector, pictures: Pictures, data: Dataset, comparison: Comparison
+    detector: Detector, pictures: Pictures, data: Dataset, comparison: PrototypeComparison
 ) -> list[tuple[int, int, float, list[float], float]]:
     """(image, class, score, xywh, cosine) of every pair, one at a time."""
     show = batches_of(pictures, data.boxes)
@@ -198,7 +198,7 @@ def test_find_pairs_whatever_class_takes_the_best_of_all_classes(
 
 
 def test_find_pairs_equals_a_loop_over_everything(
-    detector: Detector, pictures: Pictures, data: Dataset, comparison: Comparison
+    detector: Detector, pictures: Pictures, data: Dataset, comparison: PrototypeComparison
 ) -> None:
     pairs = in_order(scanned(detector, pictures, data, comparison))
     rows = naive(detector, pictures, data, comparison)
@@ -246,7 +246,7 @@ def test_find_pairs_repeats_batches_with_too_many_proposals(
     detector: Detector,
     pictures: Pictures,
     data: Dataset,
-    comparison: Comparison,
+    comparison: PrototypeComparison,
     monkeypatch: pytest.MonkeyPatch,
     exact_calls: list[bool],
     proposals: int,
@@ -267,7 +267,7 @@ def test_find_pairs_repeats_batches_with_unsettled_nms(
     detector: Detector,
     pictures: Pictures,
     data: Dataset,
-    comparison: Comparison,
+    comparison: PrototypeComparison,
     monkeypatch: pytest.MonkeyPatch,
     exact_calls: list[bool],
 ) -> None:
@@ -303,7 +303,7 @@ def test_find_pairs_does_not_depend_on_batches_or_waits(
 
 
 def test_find_pairs_with_nothing_above_the_score(
-    detector: Detector, pictures: Pictures, data: Dataset, comparison: Comparison
+    detector: Detector, pictures: Pictures, data: Dataset, comparison: PrototypeComparison
 ) -> None:
     pairs = scanned(detector, pictures, data, comparison, min_score=0.999)
     assert len(pairs) == 0
@@ -357,7 +357,7 @@ def test_box_features_of_annotated_boxes(
 
 
 def test_compare_given_pairs_equals_single_boxes(
-    pictures: Pictures, data: Dataset, comparison: Comparison
+    pictures: Pictures, data: Dataset, comparison: PrototypeComparison
 ) -> None:
     """In any order of images; a box outside its image has no feature."""
     rows = np.arange(len(data.boxes))[::-1]

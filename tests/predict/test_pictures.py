@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mini_fsod.predict.pictures import pictures_of
+from mini_fsod.predict.pictures import find_pictures
 
 
 def test_pictures_of_searches_files_and_folders(tmp_path: Path) -> None:
@@ -13,7 +13,7 @@ def test_pictures_of_searches_files_and_folders(tmp_path: Path) -> None:
         (tmp_path / name).touch()
 
     def names(*paths: str, without: str | None = None) -> tuple[list[str], list[str]]:
-        found, failed = pictures_of(
+        found, failed = find_pictures(
             [tmp_path / p for p in paths], without=tmp_path / without if without else None
         )
         return [p.name for p in found], [f.path.name for f in failed]

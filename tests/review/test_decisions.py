@@ -59,6 +59,14 @@ def test_journal_goes_on_where_it_ended(path: Path) -> None:
     assert read_decisions(path) == numbered(ACCEPT, MOVED, undo(1), REJECT)
 
 
+def test_journal_takes_no_decisions_for_nothing(path: Path) -> None:
+    before = path.read_bytes()
+    journal = Journal(path)
+    assert journal.append([]) == []
+    journal.close()
+    assert path.read_bytes() == before
+
+
 def test_journal_syncs_every_append_before_it_returns(tmp_path: Path) -> None:
     seen: list[int] = []
 

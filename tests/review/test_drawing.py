@@ -14,7 +14,7 @@ from mini_fsod.data.layout import is_sample
 from mini_fsod.data.read import read
 from mini_fsod.errors import UserError
 from mini_fsod.review.drawing import GOAL, drawing
-from mini_fsod.review.items import PAGE, Request
+from mini_fsod.review.items import PAGE, DecisionRequest
 from mini_fsod.runs.data import RunData
 
 BOX = [3.0, 4.0, 20.0, 15.5]
@@ -26,8 +26,8 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
-def draw(item: int, name: str, box: list[float] = BOX) -> Request:
-    return Request.model_validate({"item": item, "do": "draw", "class": name, "box": box})
+def draw(item: int, name: str, box: list[float] = BOX) -> DecisionRequest:
+    return DecisionRequest.model_validate({"item": item, "do": "draw", "class": name, "box": box})
 
 
 def test_drawing_writes_a_file_of_shots_at_each_box(photos: Path, tmp_path: Path) -> None:
@@ -98,5 +98,5 @@ def test_whole_pictures_are_not_decided_about(photos: Path, tmp_path: Path) -> N
     with drawing(photos, ["bolt"], tmp_path / "five.json") as review:
         item = review.page(None)["items"][0]["id"]
         with pytest.raises(UserError, match="whole picture"):
-            review.decide([Request.model_validate({"item": item, "do": "accept"})])
+            review.decide([DecisionRequest.model_validate({"item": item, "do": "accept"})])
         assert review.journal.decisions == []

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from helpers import shapes
-from helpers.tiny_run import copy_runs, run, short_config
+from helpers import given, shapes
+from helpers.tiny_run import SHORT, config, copy_runs, run, short_config
 from mini_fsod.config.load import resolve
 from mini_fsod.data.read import read
 from mini_fsod.errors import UserError
 from mini_fsod.review.decisions import JOURNAL, read_decisions
-from mini_fsod.review.items import Request
+from mini_fsod.review.items import DecisionRequest
 from mini_fsod.review.mined import MinedReview, reviewed_run
 
 BLUE = "blue, light"
@@ -43,8 +43,8 @@ def two_classes(two_classes_run: Path, tmp_path: Path) -> Path:
     return copy_runs(two_classes_run, tmp_path)
 
 
-def request(item: int, do: str, **more: Any) -> Request:
-    return Request.model_validate({"item": item, "do": do, **more})
+def request(item: int, do: str, **more: Any) -> DecisionRequest:
+    return DecisionRequest.model_validate({"item": item, "do": do, **more})
 
 
 def offered(review: MinedReview, name: str | None = None) -> list[dict[str, Any]]:
@@ -240,4 +240,33 @@ def test_undone_decisions_leave_the_pool_as_it_was(mined: Path) -> None:
 def test_review_needs_a_run_that_has_mined(mined: Path, missing: str, message: str) -> None:
     (mined / missing).unlink()
     with pytest.raises(UserError, match=message), reviewed_run(mined):
+        pass
+
+
+def test_review_shows_a_run_without_base_labels(tmp_path: Path) -> None:
+    """Its shots of base classes need the detector; those of new classes do not."""
+    photos = given.write_photos(tmp_path, count=8)
+    detector = given.write_detector(tmp_path / "given.safetensors", ("red", "green"))
+    box = {"category": shapes.NOVEL, "bbox": [9, 9, 20, 20]}
+    rows = [
+        {"file": f"photo{n}.png", "detections": [box | {"score": s}]}
+        for n, s in ((5, 0.9), (6, 0.8))
+    ]
+    (tmp_path / "found.json").write_text(json.dumps(rows))
+    keys = {"base__checkpoint": detector, "base__sure": 0.35, "shots__root": photos.root}
+    keys |= {"mine__detections": tmp_path / "found.json", "mine__threshold": 0.5}
+    out = tmp_path / "runs" / "photos"
+    run(config(photos.root, shots__file=photos.shots, **SHORT | keys), out, last="mine")
+    with reviewed_run(out, tmp_path / "shots.json") as review:
+        page = review.page(None)
+    assert {item["picture"] for item in page["items"]} == {"photo5.png", "photo6.png"}
+    assert len(page["references"]) == 5
+    assert len(shapes.json_of(tmp_path / "shots.json")["annotations"]) == 5
+
+
+def test_review_refuses_a_run_whose_configuration_names_no_data(mined: Path) -> None:
+    text = (mined / "config.yaml").read_text()
+    lines = [line for line in text.splitlines() if "root:" not in line]
+    (mined / "config.yaml").write_text("\n".join(lines))
+    with pytest.raises(UserError, match=r"lacks data\.root"), reviewed_run(mined):
         pass

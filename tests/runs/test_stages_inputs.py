@@ -15,6 +15,7 @@ from helpers import shapes
 from helpers.tiny_run import (
     assert_same_weights,
     config,
+    discriminator,
     run,
     short_config,
     weights,
@@ -186,7 +187,10 @@ def test_run_on_two_processes_gives_the_same_detectors(
 ) -> None:
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
-        [sys.executable, *torchrun, "-m", "mini_fsod", *words(data, tmp_path / "run")],
+        [
+            *(sys.executable, *torchrun, "-m", "mini_fsod"),
+            *words(data, tmp_path / "run", "--to", "mine", **discriminator(data)),
+        ],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -195,7 +199,8 @@ def test_run_on_two_processes_gives_the_same_detectors(
     )
     assert done.returncode == 0, done.stderr
     results = shapes.json_of(tmp_path / "run" / "results.json")
-    assert list(results["stages"]) == ["base", "transfer"]
+    assert list(results["stages"]) == ["base", "transfer", "scan", "mine"]
+    assert results["stages"]["scan"]["pairs"] > 0  # of all processes: each scans a part
     assert done.stdout.count("stage ") == 1  # one table
     assert done.stderr.count("base: bAP50") == 1
     for stage in ("base", "transfer"):

@@ -68,7 +68,7 @@ def test_run_accepts_keys_of_mining_that_the_teacher_follows(
 def test_run_on_two_processes_trains_alike_with_a_teacher(
     data: Path, finished: Path, tmp_path: Path
 ) -> None:
-    """But for rounding."""
+    """But for rounding, which later decides whether a box passes the teacher's threshold."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     out = tmp_path / "runs" / "run"
     changes = TEACHER | {"mine__detections": detections(data)}
@@ -84,8 +84,11 @@ def test_run_on_two_processes_trains_alike_with_a_teacher(
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    for one, other in zip(log_of(out / "online"), log_of(finished / "online"), strict=True):
+    lines = list(zip(log_of(out / "online"), log_of(finished / "online"), strict=True))
+    for one, other in lines:
         for name in ("base", "pool"):
             assert one[name] == pytest.approx(other[name], rel=1e-5)
-        for name in ("loss", "mined", "mined_loss", "confidence"):
-            assert one[name] == pytest.approx(other[name], rel=0.05)
+    one, other = lines[0]
+    assert one["mined"] > 0
+    for name in ("loss", "mined", "mined_loss", "confidence"):
+        assert one[name] == pytest.approx(other[name], rel=1e-3)

@@ -73,7 +73,7 @@ def test_text_of_is_read_back_as_it_is(tmp_path: Path) -> None:
     path.write_text(text_of(choices, "mini init 'a\nseed: 9'", "x.yaml"))
     config = resolve(path)
     assert config.data.novel == tuple(names)
-    assert str(config.data.root) == "my photos: 2026 # new"
+    assert config.data.root == tmp_path / "my photos: 2026 # new"
     assert config.shots.k == 3
     assert config.views.short == (320, 384)
     assert config.seed == 7

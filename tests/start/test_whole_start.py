@@ -16,7 +16,7 @@ from mini_fsod.data.read import read
 from mini_fsod.data.subsets import is_of
 from mini_fsod.runs import stages
 from mini_fsod.runs.data import RunData
-from mini_fsod.start.add import earlier, pictures_of, write_labels
+from mini_fsod.start.add import earlier, photos_of, write_labels
 
 KNOWN = ("red", "green")
 
@@ -59,7 +59,7 @@ def test_init_writes_a_run_that_works_and_a_further_class_keeps_it(
     found = earlier(run)
     assert (found.shots, found.mined) == (5, len(new) - 5)
     write_labels(found, home / "labels")
-    assert pictures_of(found) == Path("photos")
+    assert photos_of(found) == photos.root
     whole = read(home / "labels", root=Path("photos"))
     assert len(whole) == len(photos.truth["images"])
     assert int(is_of(whole, (NOVEL,)).sum()) == len(new) > 5

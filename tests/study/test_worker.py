@@ -21,7 +21,7 @@ from mini_fsod.errors import UserError
 from mini_fsod.files import write_json
 from mini_fsod.runs.store import Busy
 from mini_fsod.study.plan import plan_study
-from mini_fsod.study.worker import is_finished, run_cells
+from mini_fsod.study.worker import is_cell_finished, run_cells
 
 CELLS = plan_study(fake_study.workers_study()).cells
 STAGES = {f"{stage}-{key}" for cell in CELLS for stage, key in cell.keys.items()}
@@ -104,7 +104,7 @@ def test_run_cells_loses_only_the_cell_of_a_killed_process(tmp_path: Path, start
     for worker in workers:
         out, err = worker.communicate(timeout=60)
         assert (worker.returncode, out) == (0, ""), err
-    assert all(is_finished(tmp_path, cell) for cell in CELLS)
+    assert all(is_cell_finished(tmp_path, cell) for cell in CELLS)
     computed = Counter(name for name, _ in fake_study.logged(tmp_path, "stage"))
     assert set(computed) == STAGES
     # a kill between the end of a run and its record costs a second look at most
@@ -160,7 +160,7 @@ def test_run_cells_tries_a_failed_stage_once_for_all_cells_that_need_it(
     assert started == ["tfa-split1-1shot-seed0", "tfa-split2-1shot-seed0"]
     monkeypatch.delenv("FAIL")
     assert work_here() == ""
-    assert all(is_finished(tmp_path, cell) for cell in CELLS)
+    assert all(is_cell_finished(tmp_path, cell) for cell in CELLS)
 
 
 def test_run_cells_records_unexpected_errors_with_traceback(tmp_path: Path) -> None:
@@ -259,9 +259,9 @@ def test_run_cells_runs_a_cell_with_damaged_files_again(
     plan = plan_study(fake_study.example_study(shots=(1,)))
     for _ in range(2):
         run_cells(plan, tmp_path, run, lambda: None)
-        assert is_finished(tmp_path, plan.cells[0])
+        assert is_cell_finished(tmp_path, plan.cells[0])
         (tmp_path / "cells" / plan.cells[0].name / name).write_text(content)
-        assert not is_finished(tmp_path, plan.cells[0])
+        assert not is_cell_finished(tmp_path, plan.cells[0])
     assert len(tried) == 2
 
 
@@ -278,7 +278,7 @@ def test_run_cells_runs_a_finished_cell_again_with_other_settings(
     for sets in (("seed=0",), ("seed=0", "device=cpu"), (change,), ("seed=0",)):
         plan = plan_study(fake_study.example_study(shots=(1,), sets=sets))
         run_cells(plan, tmp_path, run, lambda: None)
-        assert is_finished(tmp_path, plan.cells[0])
+        assert is_cell_finished(tmp_path, plan.cells[0])
     assert len(tried) == 3  # the device has no effect
 
 

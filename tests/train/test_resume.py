@@ -97,7 +97,7 @@ def die_writing(folder: Path, number: int, share: float) -> None:
     def write(path: Path, content: bytes) -> None:
         writes.append(path)
         if len(writes) == number and share < 1:
-            part = path.with_name(f".{path.name}.abc.part")
+            part = path.with_name(f".{path.name}.0123abcd.part")
             part.write_bytes(content[: int(share * len(content))])
             kill()
         write_bytes(path, content)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 from typer import Argument, Option
 
 from mini_fsod import console
@@ -27,7 +26,10 @@ def convert_command(
     ],
     out: Annotated[
         Path,
-        Argument(metavar="OUT", help="A new file; a folder for fiftyone, yolo and voc."),
+        Argument(
+            metavar="OUT",
+            help="A new file; a folder for fiftyone, yolo and voc. Example: tasks.json",
+        ),
     ],
     to: Annotated[str, Option(help=f"{FORMATS}. Example: --to cvat")],
     root: Annotated[
@@ -45,6 +47,8 @@ def convert_command(
     Scores are kept; yolo and voc have no place for them, and take annotations only.
     Example: mini convert runs/first/pool.json tasks.json --to label-studio
     """
+    import numpy as np
+
     from mini_fsod.data import convert
     from mini_fsod.data.read import read
 

@@ -69,20 +69,24 @@ def demo_command(
 @app.command("demo-data")
 def demo_data_command(
     out: Annotated[Path, Argument(metavar="OUT", help="A new folder. Example: digits")],
+    scale: Annotated[
+        float,
+        Option(help="How many pictures: 1 means 1,400. Example: --scale 0.1 for a quick look"),
+    ] = 1.0,
 ) -> None:
     """Write the data set of the demo.
 
     Handwritten digits on photographs, as COCO files; no download.
     Example: mini demo-data digits
     """
-    _write_data(out)
+    _write_data(out, scale)
 
 
-def _write_data(out: Path) -> None:
+def _write_data(out: Path, scale: float = 1.0) -> None:
     from mini_fsod.demo import write_demo_data
 
     with console.progress("writing demo data") as done:
-        is_new = write_demo_data(out, progress=done)
+        is_new = write_demo_data(out, scale, progress=done)
     console.note(f"demo data {'written to' if is_new else 'exists in'} {out}")
 
 

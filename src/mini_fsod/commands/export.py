@@ -38,7 +38,7 @@ def export_command(
     """
     from mini_fsod import checkpoint
     from mini_fsod.export.write import made_pictures, write_onnx
-    from mini_fsod.predict.pictures import ImageLike, pictures_of
+    from mini_fsod.predict.pictures import ImageLike, find_pictures
     from mini_fsod.predict.torch_model import TorchModel
 
     source = checkpoint.find(run_or_checkpoint)
@@ -49,7 +49,7 @@ def export_command(
         raise UserError(f"{target}: not the name of an ONNX file.", f"Name it {target}.onnx.")
     pictures: list[ImageLike] = []
     if compare:
-        found, failed = pictures_of(compare)
+        found, failed = find_pictures(compare)
         if failed:
             raise UserError(f"{failed[0].path}: {failed[0].why}.", "Give images or folders.")
         pictures += [picture.path for picture in found]

@@ -150,7 +150,7 @@ def _after(
     adding.refuse_known(add, before.labels)
     folder = out.with_suffix("").with_name(f"{out.stem}-labels")
     adding.write_labels(before, folder)
-    found = look(folder, boxes, add, adding.pictures_of(before))
+    found = look(folder, boxes, add, adding.photos_of(before))
     choices = choose(found, gpu, before.detector)
     own = {choice.key for choice in choices}
     over = [c for c in adding.taken_over(before.config, choices[0].value) if c.key not in own]
@@ -176,7 +176,7 @@ def _show_found(found: Found, gpu: bool) -> None:
     _fact("", f"median {width} x {height} pixels, short sides {short.min()} to {short.max()}")
     boxes, shots = console.count(sum(found.boxes_of.values()), "box"), found.shots
     _fact("Boxes", f"{boxes} in {console.count(len(shots), 'photo')} ({KINDS[shots.kind]})")
-    side = np.sqrt(shots.boxes.area)
+    side = np.sqrt(shots.boxes.xywh[:, 2:].prod(axis=1))  # `area` may be that of a mask, or wrong
     table = console.columns(" " * FACT + "new class", ">boxes", ">photos", ">median side")
     for name, count in found.boxes_of.items():
         mask = is_of(shots, (name,))

@@ -79,11 +79,11 @@ def predict_command(
     from mini_fsod.data.folder import unread_formats
     from mini_fsod.predict.load import load_model
     from mini_fsod.predict.model import SCORE
-    from mini_fsod.predict.pictures import pictures_of
+    from mini_fsod.predict.pictures import find_pictures
     from mini_fsod.predict.records import coco_content, csv_text, to_json
 
     unread: list[str] = []
-    pictures, unreadable = pictures_of(images, without=draw, skip=unread.append)
+    pictures, unreadable = find_pictures(images, without=draw, skip=unread.append)
     for line in unread_formats(unread):
         console.note(line)
     for path, option, suffix in (

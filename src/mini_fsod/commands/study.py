@@ -219,9 +219,9 @@ def _print_estimates(out: Path, todo: StudyPlan, whole: StudyPlan) -> None:
 
 def _speed_of_this_machine(todo: StudyPlan, out: Path) -> Rates | None:
     """From the unfinished run with the most stages; None where the data are not here."""
-    from mini_fsod.study.worker import is_finished
+    from mini_fsod.study.worker import is_cell_finished
 
-    left = [cell for cell in todo.cells if not is_finished(out, cell)]
+    left = [cell for cell in todo.cells if not is_cell_finished(out, cell)]
     if not left:
         return {}
     cell = max(left, key=lambda cell: len(cell.keys))

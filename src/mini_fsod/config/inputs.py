@@ -15,6 +15,7 @@ from pydantic import field_validator as check
 from mini_fsod.config.values import (
     Anchors,
     Count,
+    DataPath,
     Float,
     Fraction,
     Interval,
@@ -31,9 +32,10 @@ from mini_fsod.config.values import (
 class Data(Section):
     either = ("split", "novel")
 
-    root: UserPath | None = None  # the data set: anything `mini check` can read
+    # the data set: anything `mini check` can read, or a URL of object storage such as s3://bucket/voc
+    root: DataPath | None = None
     # folder of its pictures; null: beside the annotations. Change it for exports without pictures
-    pictures: UserPath | None = None
+    pictures: DataPath | None = None
     split: SplitName | None = None  # a split known by name, such as voc-split1
     novel: Names = ()  # the novel classes, instead of a split
     # image set to train on; null: trainval or train. Change it if your sets have other names

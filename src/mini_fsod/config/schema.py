@@ -19,6 +19,7 @@ from mini_fsod.config.values import (
     AdaptiveOrNumber,
     Auto,
     Count,
+    DataPath,
     DetectorPath,
     Device,
     Float,
@@ -215,6 +216,9 @@ class Mine(Section):
     tau: Annotated[Positive, Field(le=1)] = 1.0
     # shift and scale the boxes of a class where that makes their crops more like the shots
     box_correction: bool = False
+    # the file mobile_sam.pt, weights of MobileSAM: mined boxes end where their objects end. Change
+    # it if mined boxes are on the right objects but badly placed
+    segmenter: UserPath | None = None
     drop_on_base: bool = False  # drop candidates and boxes of the teacher that overlap base boxes
     # drop boxes inside or around a better one of their class; inside a kept one is background
     drop_nested: bool = False
@@ -222,7 +226,7 @@ class Mine(Section):
     # Change it to mine with another few-shot detector
     detections: UserPath | None = None
     # a folder of pictures without annotations, mined too. Change it if you have more pictures
-    extra: UserPath | None = None
+    extra: DataPath | None = None
     # N for mine.extra. Change it with the size of that folder
     extra_per_class: Count = 100
     # mine in mine.extra alone. Change it to measure what the extra pictures bring

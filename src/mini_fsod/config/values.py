@@ -22,6 +22,7 @@ from mini_fsod.data.text import number, shown
 from mini_fsod.errors import nearest, repeated
 from mini_fsod.files import is_folder
 from mini_fsod.labels import SPLITS
+from mini_fsod.remote import as_path
 
 NULLS = ("", "~", "null", "Null", "NULL")  # the ways to write null in YAML
 
@@ -149,6 +150,7 @@ Anchors = Annotated[Numbers, _length(5, "5 sizes, one per pyramid level")]
 Interval = Annotated[Numbers, _length(2, "two factors, as in [0.5, 1.25]")]
 Fractions = Annotated[Numbers, AfterValidator(_fractions)]
 UserPath = Annotated[Path, BeforeValidator(_expand_home)]
+DataPath = Annotated[UserPath, AfterValidator(as_path)]  # may be a URL
 DetectorPath = Annotated[UserPath, AfterValidator(_known_detector)]
 PoolPath = Annotated[UserPath, AfterValidator(_pool_of_run)]
 NameOrFile = Annotated[str, BeforeValidator(_expand_home)]

@@ -17,7 +17,7 @@ from io import BufferedReader
 from pathlib import Path
 
 from mini_fsod import console
-from mini_fsod.data.pictures import is_picture, stays_inside
+from mini_fsod.data.file_names import ANNOTATIONS, is_picture, stays_inside
 from mini_fsod.data.text import is_text, shown
 from mini_fsod.errors import UserError
 from mini_fsod.files import (
@@ -38,7 +38,6 @@ from mini_fsod.limits import (
     ZIP_RATIO,
 )
 
-ANNOTATIONS = (".json", ".xml", ".txt", ".yaml", ".yml", ".names", ".data")
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 # What zipfile raises on a damaged archive

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from mini_fsod.data.dataset import Bools, Boxes, Dataset, Ints
+from mini_fsod.data.file_names import stays_inside
 from mini_fsod.data.json_stream import JsonError, RepeatedKey, records
 from mini_fsod.data.layout import KNOWN
-from mini_fsod.data.pictures import stays_inside
 from mini_fsod.data.problems import Report
 from mini_fsod.data.text import is_text, score_of, shown
 from mini_fsod.errors import Problem

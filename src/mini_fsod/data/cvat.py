@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.problems import Report
 from mini_fsod.data.text import is_text, number, shown
 from mini_fsod.errors import Problem
-from mini_fsod.files import open_regular
+from mini_fsod.files import length_of, open_regular
 from mini_fsod.limits import BOXES_PER_LABEL, CVAT_BYTES, CVAT_ELEMENTS, PROBLEMS_OF_A_FILE
 
 HEAD_BYTES = 1 << 12
@@ -76,7 +75,7 @@ def read_cvat(path: Path, file: str) -> tuple[Dataset, list[Problem]]:
 def _parts(path: Path) -> Iterator[Element]:
     """The labels, images and tracks of the file, each one dropped when the next is read."""
     with open_regular(path) as source:
-        if os.fstat(source.fileno()).st_size > CVAT_BYTES:
+        if length_of(source) > CVAT_BYTES:
             raise OSError(errno.EFBIG, f"larger than {CVAT_BYTES >> 20} MB")
         way: list[Element] = []
         held = 0  # elements in memory

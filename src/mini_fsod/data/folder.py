@@ -10,11 +10,12 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from mini_fsod.data.dataset import NO_BOXES, Dataset
+from mini_fsod.data.file_names import is_picture, is_unread
 from mini_fsod.data.layout import KNOWN
-from mini_fsod.data.pictures import is_picture, is_unread
 from mini_fsod.data.problems import Report
 from mini_fsod.data.text import is_text, shown
 from mini_fsod.errors import Problem
+from mini_fsod.remote import walk
 
 
 def pictures_below(
@@ -33,9 +34,9 @@ def pictures_below(
         what = f"the folder cannot be read ({error.strerror})"
         problems("folder-unreadable", "", what, file=name)
 
-    for parent, folders, files in os.walk(folder, onerror=unreadable):
+    for parent, folders, files in walk(folder, unreadable):
         folders[:] = [f for f in folders if not f.startswith(".")]
-        relative = PurePosixPath(Path(parent).relative_to(folder).as_posix())
+        relative = PurePosixPath(os.path.relpath(parent, folder))
         names = [n for n in files if not n.startswith(".")]
         pictures = [n for n in names if is_picture(n)]
         stems = {PurePosixPath(n).stem for n in pictures}
@@ -101,7 +102,7 @@ def read_folder(root: Path) -> tuple[Dataset, list[Problem]]:
 def _unread_annotations(root: Path, stems: set[str]) -> tuple[str, ...]:
     """A note, if there are files that look like annotations of an unknown layout."""
     likely: list[str] = []
-    for _, folders, files in os.walk(root):
+    for _, folders, files in walk(root):
         folders[:] = [f for f in folders if not f.startswith(".")]
         for name in map(PurePosixPath, files):
             suffix = name.suffix.lower()

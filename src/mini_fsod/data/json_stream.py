@@ -10,13 +10,12 @@ from __future__ import annotations
 import codecs
 import errno
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mini_fsod.files import open_regular
+from mini_fsod.files import length_of, open_regular
 from mini_fsod.limits import (
     COCO_BYTES,
     DETECTIONS_BYTES,
@@ -86,7 +85,7 @@ def elements(path: Path, limit: int = DETECTIONS_BYTES) -> Iterator[Any]:
 
 def _open(path: Path, limit: int) -> BinaryIO:
     source = open_regular(path)
-    if os.fstat(source.fileno()).st_size > limit:
+    if length_of(source) > limit:
         source.close()
         raise OSError(errno.EFBIG, f"larger than {limit >> 30} GB")
     return source

@@ -9,8 +9,8 @@ from urllib.parse import unquote
 
 from mini_fsod.data.collected import NO_SIZE, Collected, picture_name
 from mini_fsod.data.dataset import Dataset
+from mini_fsod.data.file_names import is_picture, is_unread
 from mini_fsod.data.json_stream import JsonError, elements
-from mini_fsod.data.pictures import is_picture, is_unread
 from mini_fsod.data.problems import Report
 from mini_fsod.data.text import is_text
 from mini_fsod.errors import Problem

@@ -10,6 +10,7 @@ from pathlib import Path
 from mini_fsod.data.json_stream import JsonError, first_keys
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_file, is_folder, open_regular, real
+from mini_fsod.remote import as_path, entries
 
 # COCO files without boxes to train on
 NOT_BOXES = ("captions_", "person_keypoints_", "stuff_", "panoptic_", "image_info_")
@@ -32,7 +33,7 @@ def listing(folder: Path) -> list[str]:
     On macOS, "annotations" and "Annotations" are the same path.
     """
     try:
-        return sorted(n for n in os.listdir(folder) if not n.startswith("."))
+        return sorted(n for n in entries(folder) if not n.startswith("."))
     except OSError as error:
         raise UserError(
             f"{folder}: the folder cannot be read ({error.strerror}).", "Make it readable."
@@ -55,7 +56,7 @@ def name_of(path: Path) -> str:
 def data_folder(path: Path) -> Path:
     """The folder of a data set: the parent of "annotations", where pictures may be."""
     folder = path if is_folder(path) else path.parent
-    full = Path(os.path.normpath(folder.absolute()))
+    full = as_path(os.path.normpath(folder.absolute()))
     return full.parent if full.name.lower() == "annotations" else folder
 
 

@@ -4,36 +4,25 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 
 from PIL import Image, UnidentifiedImageError
 
+from mini_fsod.data.file_names import is_unread
 from mini_fsod.errors import UserError
-from mini_fsod.files import open_regular
+from mini_fsod.files import length_of, open_regular
 from mini_fsod.limits import PICTURE_BYTES, PICTURE_PIXELS, PICTURE_SIDE, WEBP_PIXELS
-
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".avif")
 
 # What may decode a picture, whatever its name. Pillow would choose by content from all that it
 # knows: a PostScript file called a.png would start Ghostscript.
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "AVIF", "GIF", "JPEG2000")
 
-# Unsupported formats: folders are not searched for them. Pillow reads some of them all the same, so
-# they may be named by annotations.
-UNREAD = (
-    *(".heic", ".heif", ".hif", ".gif", ".jp2", ".j2k", ".jxl", ".jfif", ".svg"),
-    *(".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2", ".pef", ".srw"),
-)
-
 # Pillow's warning starts at nine tenths of PICTURE_PIXELS
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
-
-PLAIN = re.compile(r"[^/\\:\0]+")  # the name of a file without folders
 
 ORIENTATION = 0x0112  # EXIF tag: how viewers rotate the stored picture
 TURNS = {
@@ -55,32 +44,6 @@ class PictureError(Exception):
         super().__init__(what)
         self.kind = kind
         self.what = what
-
-
-def stays_inside(name: str, up: int = 0) -> bool:
-    """Whether a file name from an annotation stays in the data folder.
-
-    `up` is the depth of the folder that it is relative to.
-    """
-    if PLAIN.fullmatch(name):  # most names, and millions of them in a list
-        return name != ".." or up > 0
-    if not name or "\0" in name or PureWindowsPath(name).drive or name.startswith(("/", "\\")):
-        return False
-    depth = up
-    for part in PurePosixPath(name.replace("\\", "/")).parts:
-        depth += -1 if part == ".." else part != "."
-        if depth < 0:
-            return False
-    return True
-
-
-def is_picture(name: str) -> bool:
-    return name.lower().endswith(SUFFIXES)
-
-
-def is_unread(name: str) -> bool:
-    """Whether its suffix is that of an unsupported picture format."""
-    return name.lower().endswith(UNREAD)
 
 
 def turn_of(picture: Image.Image) -> Image.Transpose | None:
@@ -109,7 +72,7 @@ def open_picture(path: Path) -> Iterator[Image.Image]:
     """
     try:
         with open_regular(path) as file:
-            if os.fstat(file.fileno()).st_size > PICTURE_BYTES:
+            if length_of(file) > PICTURE_BYTES:
                 what = f"larger than {PICTURE_BYTES >> 20:,} MB"
                 raise PictureError("picture-too-large", what)
             with Image.open(file, formats=FORMATS) as picture:

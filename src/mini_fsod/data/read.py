@@ -17,6 +17,7 @@ from mini_fsod.data.cvat import cvat_file, is_cvat, read_cvat
 from mini_fsod.data.dataset import Dataset, ImageId, concatenated
 from mini_fsod.data.elsewhere import placed, with_pictures_in
 from mini_fsod.data.fiftyone import SAMPLES, in_pixels, is_fiftyone, read_fiftyone
+from mini_fsod.data.file_names import is_picture
 from mini_fsod.data.folder import read_folder
 from mini_fsod.data.label_studio import is_label_studio, read_label_studio
 from mini_fsod.data.layout import (
@@ -28,13 +29,13 @@ from mini_fsod.data.layout import (
     locate_pictures,
     name_of,
 )
-from mini_fsod.data.pictures import is_picture
 from mini_fsod.data.text import shown
 from mini_fsod.data.voc import is_xml, other_folders, read_voc, voc_folders
 from mini_fsod.data.yolo import find_configs, read_yolo
 from mini_fsod.data.yolo_exports import export_names
 from mini_fsod.errors import DataError, Problem, UserError, nearest
 from mini_fsod.files import is_file, is_folder, mode, real
+from mini_fsod.remote import as_path
 
 Reader = Callable[[Path, str], tuple[Dataset, list[Problem]]]
 
@@ -73,6 +74,7 @@ def read_with_problems(
     in YOLO and FiftyOne. `without` is an annotation file in the folder that is not read; if it is
     the folder itself, only its pictures are read.
     """
+    path, root = as_path(path), root and as_path(root)
     if not mode(path):
         raise UserError(
             f"{path}: no such file or folder, or no permission to read it.", "Check the path."

@@ -19,7 +19,7 @@ from mini_fsod.data.check import (
     spellings,
 )
 from mini_fsod.data.dataset import Bools, Dataset
-from mini_fsod.data.pictures import stays_inside
+from mini_fsod.data.file_names import stays_inside
 from mini_fsod.data.problems import outcome
 from mini_fsod.data.subsets import image_sets
 from mini_fsod.data.text import shown

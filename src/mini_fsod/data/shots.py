@@ -32,7 +32,7 @@ def id_order(image_id: ImageId) -> tuple[int, str]:
     return (image_id, "") if isinstance(image_id, int) else (0, image_id)
 
 
-def is_plain(data: Dataset) -> Bools:
+def can_be_a_shot(data: Dataset) -> Bools:
     """(B,) boxes with area that are not crowd, ignore or difficult."""
     boxes = data.boxes
     return boxes.sound & ~(boxes.crowd | boxes.ignore | boxes.difficult)
@@ -47,14 +47,14 @@ def draw_shots(
     whole: Dataset | None = None,
     fewer: bool = False,
 ) -> ChosenShots:
-    """K boxes of every class (`is_plain`), from as many images as possible.
+    """K boxes of every class (`can_be_a_shot`), from as many images as possible.
 
     The images of a class are shuffled by seed and class name alone, and give one box each, round
     after round. So K shots contain those of a smaller K, and one crowded picture does not give them
     all. `part` is the name of the image set that `data` is, `whole` the data set it is a part of;
     an error says where more boxes are. `fewer`: all boxes of a class that has fewer than K.
     """
-    plain = is_plain(data)
+    plain = can_be_a_shot(data)
     chosen, short, found = {}, {}, boxes_by_class(data)
     for name in labels.classes:
         of_image: dict[ImageId, list[int]] = {}
@@ -108,7 +108,7 @@ def _too_few(
 
 def other_boxes(whole: Dataset, data: Dataset, name: str) -> dict[str, int]:
     """{image set: number of plain boxes of a class in images that are not in `data`}, if any."""
-    wanted = is_plain(whole) & is_of(whole, (name,))
+    wanted = can_be_a_shot(whole) & is_of(whole, (name,))
     wanted &= ~shared_images(whole, data)[whole.boxes.image]
     boxes = np.bincount(whole.boxes.image[wanted], minlength=len(whole))
     # "VOC2007/test" is a part of "test"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,15 +14,16 @@ from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 
 from mini_fsod.data.dataset import Boxes, Dataset
+from mini_fsod.data.file_names import SUFFIXES, UNREAD, is_picture, is_unread, stays_inside
 from mini_fsod.data.folder import report_invalid_name
 from mini_fsod.data.layout import listing, names_in
-from mini_fsod.data.pictures import SUFFIXES, UNREAD, is_picture, is_unread, stays_inside
 from mini_fsod.data.problems import Report
 from mini_fsod.data.text import is_text, number, shown
 from mini_fsod.errors import Problem, UserError
 from mini_fsod.files import is_file, is_folder, read_bytes
 from mini_fsod.labels import VOC_CLASSES
 from mini_fsod.limits import BOXES, BOXES_PER_LABEL, CLASSES, LABEL_BYTES, LIST_BYTES
+from mini_fsod.remote import entries
 
 SETS = ("train", "val", "trainval", "test")
 DIRECTORIES = ("jpegimages", "images")
@@ -57,9 +57,9 @@ def _has_xml(folder: Path) -> bool:
     if not is_folder(folder):
         return False
     try:
-        if folder.name not in os.listdir(folder.parent):
+        if folder.name not in entries(folder.parent):
             return False
-        names = os.listdir(folder)
+        names = entries(folder)
     except OSError:
         return True  # reported when it is read
     return any(map(is_xml, names)) or not any(n.lower().endswith(".json") for n in names)

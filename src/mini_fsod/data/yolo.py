@@ -12,15 +12,10 @@ import numpy as np
 import yaml
 
 from mini_fsod.data.dataset import Boxes, Dataset
+from mini_fsod.data.file_names import is_picture, is_unread, stays_inside
 from mini_fsod.data.folder import pictures_below, unique_ids, unread_formats
-from mini_fsod.data.pictures import (
-    PictureError,
-    drawn_size,
-    is_picture,
-    is_unread,
-    picture_sizes,
-    stays_inside,
-)
+from mini_fsod.data.layout import names_in
+from mini_fsod.data.pictures import PictureError, drawn_size, picture_sizes
 from mini_fsod.data.problems import Report
 from mini_fsod.data.text import is_text, number, read_text, shown
 from mini_fsod.data.yolo_exports import (
@@ -229,8 +224,9 @@ def _pictures(
 
 def _folders(root: Path) -> list[str]:
     """Folders that a wrong entry may mean."""
-    paths = [*sorted(root.glob("*")), *sorted(root.glob("*/*"))]
-    return [p.relative_to(root).as_posix() for p in paths if is_folder(p)][:1000]
+    top = [n for n in names_in(root) if is_folder(root / n)]
+    below = [f"{n}/{m}" for n in top for m in names_in(root / n) if is_folder(root / n / m)]
+    return [*top, *below][:1000]
 
 
 def _listed_pictures(path: Path, file: str, key: str, report: Report) -> Iterator[str]:

@@ -6,19 +6,21 @@ and obj_train_data/; labelImg writes classes.txt beside pictures and text files.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mini_fsod.data.elsewhere import UPLOAD
+from mini_fsod.data.file_names import is_picture
 from mini_fsod.data.folder import pictures_below
 from mini_fsod.data.layout import listing, names_in
-from mini_fsod.data.pictures import is_picture
 from mini_fsod.data.problems import Report
 from mini_fsod.data.text import read_text, shown
 from mini_fsod.errors import UserError
-from mini_fsod.files import is_file, is_folder
+from mini_fsod.files import is_folder
 from mini_fsod.limits import CLASSES, YAML_BYTES
+from mini_fsod.remote import walk
 
 NAMES = ("obj.names", "classes.txt")  # files with a class in each line
 NOT_LABELS = ("classes.txt", "train.txt", "valid.txt", "val.txt", "test.txt", "labels.txt")
@@ -97,8 +99,8 @@ def _label_files(root: Path) -> list[str]:
     folders = [n for n in names if n == "labels" or n in FOLDERS] or [""]
     found = []
     for folder in folders:
-        for path in (root / folder).rglob("*.txt"):
-            name = path.relative_to(root).as_posix()
-            if is_file(path) and (folder or path.name not in NOT_LABELS):
-                found.append(name)
+        for parent, _, files in walk(root / folder):
+            below = PurePosixPath(os.path.relpath(parent, root))
+            labels = [n for n in files if n.endswith(".txt") and (folder or n not in NOT_LABELS)]
+            found += [str(below / name) for name in labels]
     return sorted(found)

@@ -46,7 +46,7 @@ def clip(boxes: Tensor, sizes: Tensor) -> Tensor:
     return torch.minimum(boxes.clamp(min=0), limit)
 
 
-def area(boxes: Tensor) -> Tensor:
+def box_area(boxes: Tensor) -> Tensor:
     """Areas (...) of boxes (..., 4)."""
     return (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
 
@@ -56,7 +56,7 @@ def paired_iou(a: Tensor, b: Tensor) -> Tensor:
     width = torch.minimum(a[..., 2], b[..., 2]) - torch.maximum(a[..., 0], b[..., 0])
     height = torch.minimum(a[..., 3], b[..., 3]) - torch.maximum(a[..., 1], b[..., 1])
     inter = width.clamp(min=0) * height.clamp(min=0)
-    return inter / (area(a) + area(b) - inter)
+    return inter / (box_area(a) + box_area(b) - inter)
 
 
 def pairwise_iou(a: Tensor, b: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mini_fsod.detector.batch import Regions, Samples, Targets
-from mini_fsod.detector.boxes import area, gather_rows, pairwise_iou
+from mini_fsod.detector.boxes import box_area, gather_rows, pairwise_iou
 
 
 class Matches(NamedTuple):
@@ -36,7 +36,7 @@ def match(
     are not `valid` (B, N) are neither. Without boxes all are negative, but in images of
     `no_negatives` none is. Padding and boxes without area match nothing.
     """
-    real = targets.valid & (area(targets.boxes) > 0)
+    real = targets.valid & (box_area(targets.boxes) > 0)
     overlap = pairwise_iou(targets.boxes, candidates)  # (B, G, N)
     iou = torch.where(real[:, :, None], overlap, -1.0)
     if iou.shape[1] == 0:

@@ -40,9 +40,9 @@ def nms(
     if group is None:
         group = torch.zeros_like(valid, dtype=torch.int32)
     if boxes.is_cuda:
-        from mini_fsod.kernels.nms import suppress  # Triton comes with CUDA only
+        from mini_fsod.kernels.nms import nms_by_kernel  # Triton comes with CUDA only
 
-        keep = suppress(boxes, valid, group, _round_down(threshold))
+        keep = nms_by_kernel(boxes, valid, group, _round_down(threshold))
     elif eager_on_cpu(boxes):
         keep = nms_by_loop(boxes, valid, threshold, group)
     else:

@@ -83,7 +83,7 @@ def read_weights(path: Path, fix: str = "Check the path.") -> WeightsFile:
         raise UserError(f"{path}: there are no named tensors in it.", fix)
     if len(tensors) > TENSORS:
         raise UserError(f"{path}: more than {TENSORS:,} tensors.", "Give the weights of a network.")
-    odd = [name for name, value in tensors.items() if not is_plain(value)]
+    odd = [name for name, value in tensors.items() if not is_in_memory(value)]
     if odd:
         raise UserError(
             f"{path}: sparse, quantised or incomplete tensors: {list_names(odd)}.",
@@ -153,7 +153,7 @@ def _unpickle(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
 
-def is_plain(value: Tensor) -> bool:
+def is_in_memory(value: Tensor) -> bool:
     """Whether the tensor has all its values in memory: sizes alone could stand for terabytes."""
     return (
         value.layout == torch.strided

@@ -51,8 +51,9 @@ def read_kept_detections(path: Path, data: Dataset) -> DatasetDetections | None:
             with np.load(file, allow_pickle=False) as stored:
                 columns = {name: stored[name] for name in (*COLUMNS, "format", "sizes")}
         _check(columns, data)
-    except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile, EOFError) as error:
-        why = getattr(error, "strerror", None) or error
+    except Exception as error:  # zipfile and NumPy raise anything on damaged files
+        known = isinstance(error, OSError | ValueError)
+        why = getattr(error, "strerror", None) or (error if known else type(error).__name__)
         raise UserError(
             f"{path}: not the detections on this test set ({why}).",
             "Delete it and the score file beside it; `mini run` then scores the detector again.",

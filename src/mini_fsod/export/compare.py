@@ -18,7 +18,7 @@ LONE_SHARE = 0.01  # largest share of detections without a partner
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ModelComparison:
     """Detections of two models in the same pictures."""
 
     pictures: int
@@ -34,7 +34,7 @@ class Comparison:
 
 def compare(
     first: Sequence[Prediction], second: Sequence[Prediction], threshold: float, most: int
-) -> Comparison:
+) -> ModelComparison:
     """Pair the detections of two models, picture by picture.
 
     Partners have the same class, boxes within BOX and scores within SCORE. Detections within SCORE
@@ -53,7 +53,7 @@ def compare(
             full = len(found) == most
             cut = max(threshold, float(found.scores[-1]) if full else 0.0)
             lone += int((found.scores[alone] > cut + SCORE).sum())
-    return Comparison(len(first), detections, lone, box, score)
+    return ModelComparison(len(first), detections, lone, box, score)
 
 
 def _partners(a: Prediction, b: Prediction) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

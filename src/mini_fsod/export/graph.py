@@ -79,7 +79,7 @@ class DetectorGraph(nn.Module):
         large = (boxes[..., 2:] - boxes[..., :2] >= rpn.SMALLEST_SIDE).all(-1)
         valid = large & (scores.sigmoid() >= settings.score_cut)
         # sorted within each level, and boxes of other levels do not matter
-        keep = suppress(boxes, level, valid, settings.nms, len(levels))
+        keep = nms_by_onnx(boxes, level, valid, settings.nms, len(levels))
         most = _at_most(torch._shape_as_tensor(scores)[1], settings.after_nms_test)
         best = scores.masked_fill(~keep, -torch.inf).topk(most)
         valid = best.values > -torch.inf
@@ -151,7 +151,7 @@ class DetectorGraph(nn.Module):
         valid = top.values > -torch.inf
         best = gather_rows(boxes.flatten(1, 2), top.indices)
         label = top.indices % classes
-        keep = suppress(best, label, valid, test.nms, classes)
+        keep = nms_by_onnx(best, label, valid, test.nms, classes)
         # already sorted: the kept rows in their order, then padding to a fixed number of rows
         rank = torch.where(keep, _ranks(keep), 0.0)
         padded = torch.cat((rank, rank.new_zeros(rank.shape[0], test.detections)), 1)
@@ -166,7 +166,9 @@ class DetectorGraph(nn.Module):
         )
 
 
-def suppress(boxes: Tensor, group: Tensor, valid: Tensor, threshold: float, groups: int) -> Tensor:
+def nms_by_onnx(
+    boxes: Tensor, group: Tensor, valid: Tensor, threshold: float, groups: int
+) -> Tensor:
     """The boxes (N, R, 4) that survive NMS within their group (N, R) of 0 .. groups - 1: (N, R).
 
     Boxes of a group are sorted, best first; those not valid neither suppress nor survive. ONNX's

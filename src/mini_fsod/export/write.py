@@ -14,7 +14,7 @@ import torch
 
 from mini_fsod.detector.model import Detector
 from mini_fsod.errors import UserError
-from mini_fsod.export.compare import Comparison, compare
+from mini_fsod.export.compare import ModelComparison, compare
 from mini_fsod.export.graph import DetectorGraph
 from mini_fsod.export.metadata import INPUT, OUTPUTS, THRESHOLD, describe
 from mini_fsod.files import write_bytes
@@ -32,7 +32,7 @@ MADE = ((240, 320), (333, 250), (64, 200), (480, 640))
 LOW = 0.01  # score threshold of the comparison: many detections, and not none
 
 
-def write_onnx(path: Path, model: TorchModel, pictures: Sequence[ImageLike]) -> Comparison:
+def write_onnx(path: Path, model: TorchModel, pictures: Sequence[ImageLike]) -> ModelComparison:
     """Write the detector to `path` if it finds in the pictures what the detector finds.
 
     Nothing is written otherwise: a UserError says how much differs.
@@ -54,7 +54,7 @@ def write_onnx(path: Path, model: TorchModel, pictures: Sequence[ImageLike]) -> 
 
 def difference(
     content: bytes, path: Path, model: TorchModel, pictures: Sequence[ImageLike]
-) -> Comparison:
+) -> ModelComparison:
     """The ONNX file's detections beside the detector's, down to low scores."""
     exported = OnnxModel(content, path, "cpu")
     detector, settings = model.detector, model.detector.settings

@@ -86,8 +86,8 @@ def _suppress(bits, valid, kept, keep, number, words, BLOCK: tl.constexpr, WORDS
         tl.debug_barrier()  # the next block reads what other threads wrote
 
 
-@torch.library.custom_op("mini::suppress", mutates_args=())
-def suppress(boxes: Tensor, valid: Tensor, group: Tensor, threshold: float) -> Tensor:
+@torch.library.custom_op("mini::nms_by_kernel", mutates_args=())
+def nms_by_kernel(boxes: Tensor, valid: Tensor, group: Tensor, threshold: float) -> Tensor:
     """Exact NMS: keep (B, N) bool of boxes (B, N, 4), best first, within each group (B, N).
 
     Boxes that are not `valid` neither suppress nor survive. N = 0 and B = 0 are fine.
@@ -110,6 +110,6 @@ def suppress(boxes: Tensor, valid: Tensor, group: Tensor, threshold: float) -> T
     return keep.bool()
 
 
-@suppress.register_fake
+@nms_by_kernel.register_fake
 def _(boxes: Tensor, valid: Tensor, group: Tensor, threshold: float) -> Tensor:
     return torch.empty_like(valid)

@@ -32,6 +32,7 @@ from mini_fsod.loader.schedule import reduced
 Progress = Callable[[int, int], None]  # pictures done, of how many
 
 TASK = 32  # pictures that a worker takes at once
+HEADER_BYTES = 4096  # at most, before the values of a NumPy file
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,6 +181,8 @@ def _open(data: Dataset, folder: Path) -> Pictures:
     broken = UserError(f"{folder}: an incomplete cache of pictures.", "Delete that folder.")
     try:
         with open_regular(folder / "sizes.npy") as file:
+            if os.fstat(file.fileno()).st_size > HEADER_BYTES + 32 * len(data):
+                raise ValueError
             sizes = np.load(file, allow_pickle=False)
         if sizes.shape != (len(data), 4) or sizes.dtype != np.int64 or (sizes < 1).any():
             raise ValueError
@@ -188,7 +191,7 @@ def _open(data: Dataset, folder: Path) -> Pictures:
         with open_regular(folder / "pixels.bin") as file:
             if os.fstat(file.fileno()).st_size != starts[-1]:
                 raise ValueError
-    except (OSError, ValueError, EOFError):
+    except Exception:  # NumPy raises anything on damaged files
         raise broken from None
     # "c": copy on write, so torch may use the pages without a copy
     pixels = np.memmap(folder / "pixels.bin", dtype=np.uint8, mode="c")

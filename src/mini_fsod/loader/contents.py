@@ -19,6 +19,7 @@ from mini_fsod.errors import UserError
 from mini_fsod.files import open_regular, write_json
 from mini_fsod.limits import DIGESTS_BYTES
 from mini_fsod.loader.decode import cores
+from mini_fsod.remote import RemotePath
 from mini_fsod.state_files import Count, read_state_file
 
 # of a file: length, time of its last change in nanoseconds, number on the disk, digest
@@ -43,6 +44,8 @@ def file_digests(paths: Sequence[Path], folder: Path) -> list[str]:
 def _digest(path: Path, known: Sequence[Any] | None) -> list[Any]:
     """Length, time, number and digest of a file; the known ones if it did not change."""
     try:
+        if isinstance(path, RemotePath):
+            return [0, 0, 0, path.digest()]
         with open_regular(path) as file:
             about = os.fstat(file.fileno())
             state = [about.st_size, about.st_mtime_ns, about.st_ino]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from multiprocessing.shared_memory import SharedMemory
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +28,8 @@ from PIL import AvifImagePlugin, Image
 from mini_fsod.data.pictures import QUARTER_TURNS, PictureError, open_picture, turn_of
 from mini_fsod.errors import UserError
 from mini_fsod.loader.schedule import reduced
+from mini_fsod.remote import as_path
+from mini_fsod.temporary import temporary_folder
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -114,7 +118,7 @@ def decode_to_file(file: str, jobs: Sequence[Job], short: int, long: int) -> int
     with Path(file).open("r+b") as target:
         for job in jobs:
             target.seek(job.offset)
-            target.write(decode(Path(job.path), short, long, job.size).tobytes())
+            target.write(decode(as_path(job.path), short, long, job.size).tobytes())
     return len(jobs)
 
 
@@ -123,7 +127,7 @@ def decode_to_memory(block: str, jobs: Sequence[Job], short: int, long: int) -> 
     memory = SharedMemory(block)
     try:
         for job in jobs:
-            pixels = decode(Path(job.path), short, long, job.size)
+            pixels = decode(as_path(job.path), short, long, job.size)
             np.ndarray(pixels.shape, np.uint8, memory.buf, job.offset)[:] = pixels
     finally:
         memory.close()
@@ -143,6 +147,7 @@ def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
+    _place_sockets(temporary_folder())
     if threading.current_thread() is threading.main_thread():
         # the server outlives a SIGTERM to the whole process group: it ends with this process
         before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -163,6 +168,15 @@ def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
         ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _place_sockets(folder: Path) -> None:
+    """Let multiprocessing keep its sockets in this folder."""
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)
+    try:
+        get_temp_dir()  # asks for the folder once
+    finally:
+        tempfile.tempdir = before
 
 
 def _start_worker() -> None:

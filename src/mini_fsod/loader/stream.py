@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from multiprocessing.shared_memory import SharedMemory
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -23,8 +22,7 @@ from mini_fsod.loader.cache import byte_offsets, decode_jobs
 from mini_fsod.loader.decode import cores, decode_to_memory, worker_pool
 from mini_fsod.loader.resident import Annotations, Batch, make_batch
 from mini_fsod.loader.schedule import Plan, reduced
-
-SHARED_MEMORY = Path("/dev/shm")
+from mini_fsod.temporary import SHARED_MEMORY, memory_name
 
 
 class Stream:
@@ -103,7 +101,7 @@ def _slots(count: int, length: int) -> list[SharedMemory]:
             f"memory, but {SHARED_MEMORY} has only {free / 2**20:.0f} MiB free.",
             "Use fewer workers or a smaller batch; in a container, set a larger --shm-size.",
         )
-    return [SharedMemory(create=True, size=length) for _ in range(count)]
+    return [SharedMemory(memory_name(), create=True, size=length) for _ in range(count)]
 
 
 def _copy(slot: SharedMemory, target: Tensor) -> None:

@@ -71,6 +71,7 @@ class Verdict:
     # (n,) for false ones: the class in the label map that the box is on, LOOSE (badly placed on an
     # object of its own class), or BACKGROUND
     on: Ints
+    overlap: Floats  # (n,) IoU with the box that it takes; 0 where it takes none
 
 
 def seem_complete(objects: int, mined: int) -> bool:
@@ -88,7 +89,7 @@ def judge_candidates(found: Candidates, truth: GroundTruth) -> Verdict:
     row, other = pairs_within(found.image, boxes.image)
     overlap = iou(found.xywh[row], boxes.xywh[other])
     same = label[row] == boxes.label[other]
-    kind = _match(found, row, other, np.where(same, overlap, 0.0), truth.is_shot)
+    kind, taken = _match(found, row, other, np.where(same, overlap, 0.0), truth.is_shot)
 
     on = np.full(len(found), BACKGROUND, dtype=np.int64)
     # later assignments win: another class's box that it covers says more than a corner of its own
@@ -96,34 +97,39 @@ def judge_candidates(found: Candidates, truth: GroundTruth) -> Verdict:
     wrong = np.flatnonzero(~same & (overlap >= MATCH_IOU))
     wrong = wrong[np.argsort(overlap[wrong], kind="stable")]
     on[row[wrong]] = boxes.label[other[wrong]]
-    return Verdict(kind, on)
+    return Verdict(kind, on, taken)
 
 
 def judge_with_pool(
     verdict: Verdict, found: Candidates, kept: Bools, truth: GroundTruth
 ) -> Verdict:
     """The verdict on all candidates, except that the pool, `kept` (n,), is judged by itself."""
-    kind = verdict.kind.copy()
-    kind[kept] = judge_candidates(found.take(kept), truth).kind
-    return replace(verdict, kind=kind)
+    kind, overlap = verdict.kind.copy(), verdict.overlap.copy()
+    alone = judge_candidates(found.take(kept), truth)
+    kind[kept], overlap[kept] = alone.kind, alone.overlap
+    return replace(verdict, kind=kind, overlap=overlap)
 
 
 def _match(
     found: Candidates, row: Ints, other: Ints, overlap: Floats, is_shot: Bools
-) -> npt.NDArray[np.int8]:
-    """(n,) greedy matching: the best candidates first, each takes the free box it fits best.
+) -> tuple[npt.NDArray[np.int8], Floats]:
+    """(n,) greedy matching: the best candidates first, each takes the free box it fits best; and
+    (n,) how much it overlaps that box.
 
     Pair by pair, candidate `row` overlaps box `other` by `overlap`; `is_shot` says it of each box.
     """
     kind = np.full(len(found), FALSE, dtype=np.int8)
+    fits = np.zeros(len(found))
     near = np.flatnonzero(overlap >= MATCH_IOU)
     kind[row[near]] = DUPLICATE
     near = near[np.lexsort((other[near], -overlap[near], row[near], -found.score[row[near]]))]
     taken = np.zeros(len(is_shot), dtype=np.bool_)
-    for candidate, box in zip(row[near].tolist(), other[near].tolist(), strict=True):
+    columns = (row[near].tolist(), other[near].tolist(), overlap[near].tolist())
+    for candidate, box, by in zip(*columns, strict=True):
         if kind[candidate] == DUPLICATE and not taken[box]:
             kind[candidate], taken[box] = SHOT if is_shot[box] else TRUE, True
-    return kind
+            fits[candidate] = by
+    return kind, fits
 
 
 def audit(
@@ -131,15 +137,19 @@ def audit(
     kept: Bools,
     truth: GroundTruth,
     without: tuple[Candidates, Bools] | None = None,
+    as_found: tuple[Candidates, Bools] | None = None,
 ) -> dict[str, Any]:
     """The content of `audit.json`: the pool, then each class.
 
     `without` are candidates and pool of the detector alone; None without a discriminator.
+    `as_found` are those with the detector's own boxes; None without a segmenter.
     """
     table = _figures(found, kept, truth)
-    plain = None if without is None else _figures(*without, truth)
-    for name, row in table.items():
-        row["without_co_mining"] = None if plain is None else plain[name]
+    others = {"without_co_mining": without, "without_segmenter": as_found}
+    for key, other in others.items():
+        figures = None if other is None else _figures(*other, truth)
+        for name, row in table.items():
+            row[key] = None if figures is None else figures[name]
     total = table.pop("")
     return {"iou": MATCH_IOU, "pool": total, "classes": table}
 
@@ -208,6 +218,10 @@ def _row(
                 labels.classes[k]: n for k, n in sorted(false_on.items(), key=lambda item: -item[1])
             },
         },
+        "placement": {
+            "mean_iou": _share(float(of_pool.overlap[pool[kind == TRUE]].sum()), true),
+            "badly_placed": _share(loose, len(pool) - on_shots),
+        },
         "candidates": len(rows),
         "candidates_true": matched,
         "candidates_recall": _share(matched, hidden),
@@ -224,5 +238,5 @@ def _precision_at(verdict: Verdict, ranked: list[Ints], rank: int) -> float | No
     return _share(int((verdict.kind[rows] == TRUE).sum()), len(rows))
 
 
-def _share(part: int, whole: int) -> float | None:
+def _share(part: float, whole: int) -> float | None:
     return round(part / whole, 6) if whole else None

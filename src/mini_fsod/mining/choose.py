@@ -46,8 +46,10 @@ from mini_fsod.mining.scan import (
     discriminator_of,
 )
 from mini_fsod.mining.thresholds import Threshold, choose_pool
+from mini_fsod.mining.tighten import tighten
 from mini_fsod.runs.pool import EXTRA_POOL, mined_folder
 from mini_fsod.runs.run import Run
+from mini_fsod.segmenter.load import load_segmenter
 
 FEW = 10  # boxes of a class, found shots included, that hardly teach it
 CROP_KEYS = tuple(f"discriminator.{name}" for name in ("crop", "whiten", "refine", "compete"))
@@ -60,6 +62,8 @@ def check_mining(config: Config, retrain: bool = True) -> None:
     section = config.mine
     if section.pool is None:
         discriminator_of(config, torch.device("cpu"))  # its file may be damaged, its name unknown
+        if section.segmenter is not None:
+            load_segmenter(section.segmenter, torch.device("cpu"))
         _note_unused_keys(config)
     elif not is_file(section.pool):
         raise UserError(
@@ -168,9 +172,18 @@ def _choose(
     labels = run.data.labels
     by_prototypes = run.config.transfer.calibration == "prototypes"
     found, kept, table = _candidates_and_pool(run, pairs, data, per_class, sure, by_prototypes)
+    as_found = found, kept
+    if run.config.mine.segmenter is not None:
+        segmenter = load_segmenter(run.config.mine.segmenter, run.device)
+        found, kept = tighten(segmenter, data, found, kept, run.device)
+        table = {
+            name: replace(row, kept=int(kept[found.label == index].sum()))
+            for index, (name, row) in enumerate(table.items())
+        }
     pool_io.write_candidates(folder / CANDIDATES, found, data, labels)
     pool_io.write_thresholds(folder / THRESHOLDS, run.config.mine.min_score, table)
-    pool_io.write_pool(folder / POOL, found.take(kept), data, labels)
+    boxes_as_found = as_found[0].xywh[kept]
+    pool_io.write_pool(folder / POOL, found.take(kept), data, labels, boxes_as_found)
     figures: dict[str, Any] = {"candidates": len(found), "kept": int(kept.sum())}
     if len(found):
         figures["best_score"] = float(found.score.max())
@@ -187,7 +200,8 @@ def _choose(
         if found.cosine is not None:
             detector_alone = replace(pairs, products=None, crops=None)
             plain = _candidates_and_pool(run, detector_alone, data, per_class, sure, False)[:2]
-        audited = audit(found, kept, truth, plain)
+        with_segmenter = run.config.mine.segmenter is not None
+        audited = audit(found, kept, truth, plain, as_found if with_segmenter else None)
         write_json(folder / AUDIT, audited)
         verdict = judge_with_pool(judge_candidates(found, truth), found, kept, truth)
         figures |= {name: audited["pool"][name] for name in ("precision", "recall")}

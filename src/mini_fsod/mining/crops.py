@@ -22,7 +22,7 @@ from mini_fsod.mining.box_correction import CORRECTIONS, best_correction, correc
 from mini_fsod.mining.calibration import prototypes
 from mini_fsod.mining.candidates import Candidates, select_candidates
 from mini_fsod.mining.crop_similarity import CropFeatures, principal_axes
-from mini_fsod.mining.find_pairs import Comparison, box_features
+from mini_fsod.mining.find_pairs import PrototypeComparison, box_features
 from mini_fsod.mining.overlap import best_of_each
 from mini_fsod.mining.pairs import Pairs
 from mini_fsod.runs.data import counted
@@ -95,7 +95,7 @@ def features_of(
     return features, torch.from_numpy(data.boxes.label).to(run.device)[box]
 
 
-def reference_of(run: Run, discriminator: Discriminator) -> Comparison | CropReference:
+def reference_of(run: Run, discriminator: Discriminator) -> PrototypeComparison | CropReference:
     """What boxes are compared with: the prototypes of the shots; for a discriminator of crops also
     the base boxes of up to BASE_IMAGES images.
     """
@@ -103,7 +103,7 @@ def reference_of(run: Run, discriminator: Discriminator) -> Comparison | CropRef
     shots = arranged(run.data.shots, LabelMap(novel, ()))
     of_shots, shots_label = features_of(run, discriminator, shots)
     if discriminator.crop is None:
-        return Comparison(discriminator, prototypes(of_shots, shots_label, novel))
+        return PrototypeComparison(discriminator, prototypes(of_shots, shots_label, novel))
     count = min(BASE_IMAGES, len(base))
     some = np.unique(np.linspace(0, len(base) - 1, count).astype(np.int64))
     of_base, base_label = features_of(run, discriminator, base, some)
@@ -114,7 +114,7 @@ def reference_of(run: Run, discriminator: Discriminator) -> Comparison | CropRef
     )
 
 
-def cheap_comparison(run: Run, discriminator: Discriminator) -> Comparison:
+def cheap_comparison(run: Run, discriminator: Discriminator) -> PrototypeComparison:
     """The same network over whole pictures: a cosine for many proposals, relative to base boxes."""
     pooled = Discriminator(
         discriminator.body,
@@ -126,7 +126,7 @@ def cheap_comparison(run: Run, discriminator: Discriminator) -> Comparison:
     of_shots, label = features_of(run, pooled, arranged(run.data.shots, LabelMap(novel, ())))
     some = np.unique(np.linspace(0, len(base) - 1, min(CENTRE_IMAGES, len(base))).astype(np.int64))
     mean = features_of(run, pooled, base, some)[0].mean(0)
-    return Comparison(pooled, prototypes(of_shots - mean, label, novel), mean=mean)
+    return PrototypeComparison(pooled, prototypes(of_shots - mean, label, novel), mean=mean)
 
 
 def thinned(run: Run, data: Dataset, pairs: Pairs) -> Pairs:

@@ -26,6 +26,7 @@ from mini_fsod.labels import LabelMap
 from mini_fsod.mining.base_objects import BASE_OBJECTS
 from mini_fsod.mining.mined_images import MinedImages
 from mini_fsod.mining.pool_io import CANDIDATES, POOL
+from mini_fsod.remote import as_path
 from mini_fsod.runs.data import RunData
 from mini_fsod.runs.pool import mined_folder
 from mini_fsod.runs.run import Run
@@ -78,7 +79,7 @@ def _images_of_given_pool(given: Path, extra: Path | None) -> Path | None:
             f"{mined / EXTRA}: the folder of the extra images is not known.",
             "Set mine.extra to it.",
         )
-    return extra or Path(str(known))
+    return extra or as_path(str(known))
 
 
 def _images_folder(figures: dict[str, Any]) -> str | None:
@@ -172,5 +173,5 @@ def read_extra(run: Run) -> MinedImages | None:
         return None
     folder = mined / EXTRA
     check_extra_files(folder, f"Remove the folder {mined} and run again.")
-    data = extra_images(run.data, Path(images))
+    data = extra_images(run.data, as_path(images))
     return MinedImages.read(data, run.extra_pool, folder, labels, no_labels(data, labels))

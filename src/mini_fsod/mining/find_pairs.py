@@ -37,7 +37,7 @@ Batches = Callable[[Iterable[Plan]], Iterator[Batch]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Comparison:
+class PrototypeComparison:
     """A discriminator and the prototypes (C, D) that it compares proposals with."""
 
     discriminator: Discriminator
@@ -83,7 +83,7 @@ def find_pairs(
     min_score: float,
     device: torch.device,
     bf16: bool,
-    comparison: Comparison | None = None,
+    comparison: PrototypeComparison | None = None,
     whatever_class: bool = False,
 ) -> Pairs:
     """All pairs of the images of `plans`, which may be empty, boxes in the images' own pixels.
@@ -232,7 +232,7 @@ def box_features(
 
 
 def compare_given_pairs(
-    pairs: Pairs, boxes: Boxes, comparison: Comparison, box: Tensor, products: Tensor
+    pairs: Pairs, boxes: Boxes, comparison: PrototypeComparison, box: Tensor, products: Tensor
 ) -> Pairs:
     """Another tool's pairs, each its own proposal, with their dot products.
 
@@ -257,7 +257,7 @@ def _columns(parts: Sequence[_Part]) -> tuple[Tensor, ...]:
     return tuple(column.cpu() for column in columns)
 
 
-def _pairs(found: Sequence[tuple[Tensor, ...]], comparison: Comparison | None) -> Pairs:
+def _pairs(found: Sequence[tuple[Tensor, ...]], comparison: PrototypeComparison | None) -> Pairs:
     image, label, score, xyxy, proposal, rows = (
         torch.cat(c).numpy() for c in zip(*found, strict=True)
     )

@@ -126,9 +126,12 @@ def read_thresholds(folder: Path) -> tuple[Any, Any]:
     return thresholds, read_state_file(folder / AUDIT, _Audit, fix)
 
 
-def write_pool(path: Path, pool: Candidates, data: Dataset, labels: LabelMap) -> None:
+def write_pool(
+    path: Path, pool: Candidates, data: Dataset, labels: LabelMap, as_found: Floats | None = None
+) -> None:
     """`pool.json`: a COCO file of all images that were mined, with the boxes of the pool.
 
+    `as_found` (n, 4) are the detector's own boxes; one that was tightened is kept as `bbox_found`.
     Ids are those of `candidates.json`. `source_id` is an image's own id where that is no number.
     """
     image_ids, categories = _ids(data, labels)
@@ -137,7 +140,13 @@ def write_pool(path: Path, pool: Candidates, data: Dataset, labels: LabelMap) ->
         | ({} if isinstance(data.ids[i], int) else {"source_id": data.ids[i]})
         for i, (height, width) in enumerate(image_sizes(data).tolist())
     ]
-    boxes = _rounded(pool.xywh).tolist()
+    columns = (
+        pool.image.tolist(),
+        pool.label.tolist(),
+        _rounded(pool.xywh).tolist(),
+        _rounded(pool.xywh if as_found is None else as_found).tolist(),
+        pool.score.tolist(),
+    )
     annotations = [
         {
             "id": n + 1,
@@ -150,9 +159,8 @@ def write_pool(path: Path, pool: Candidates, data: Dataset, labels: LabelMap) ->
             "score": score,
             "category": labels.novel[label],
         }
-        for n, (image, label, box, score) in enumerate(
-            zip(pool.image.tolist(), pool.label.tolist(), boxes, pool.score.tolist(), strict=True)
-        )
+        | ({} if box == found else {"bbox_found": found})
+        for n, (image, label, box, found, score) in enumerate(zip(*columns, strict=True))
     ]
     novel = ", ".join(labels.novel)
     info = {

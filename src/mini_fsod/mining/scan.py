@@ -37,7 +37,12 @@ from mini_fsod.mining.crops import (
     with_crop_features,
 )
 from mini_fsod.mining.extra import extra_images
-from mini_fsod.mining.find_pairs import Comparison, compare_given_pairs, find_pairs, plans_at_size
+from mini_fsod.mining.find_pairs import (
+    PrototypeComparison,
+    compare_given_pairs,
+    find_pairs,
+    plans_at_size,
+)
 from mini_fsod.mining.pairs import Pairs, pairs_from_detections
 from mini_fsod.runs.data import counted
 from mini_fsod.runs.detectors import load_detector, to_device
@@ -48,7 +53,7 @@ PAIRS = "raw.npz"  # of the training images
 EXTRA_PAIRS = "raw-extra.npz"  # of `mine.extra`
 BASE_PAIRS, EXTRA_BASE_PAIRS = "raw-base.npz", "raw-extra-base.npz"  # possible base objects
 
-Reference = Comparison | CropReference | None
+Reference = PrototypeComparison | CropReference | None
 
 
 def scan(run: Run, folder: Path) -> dict[str, Any]:
@@ -112,7 +117,7 @@ def discriminator_of(config: Config, device: torch.device) -> Discriminator | No
 
 def _pairs(run: Run, data: Dataset, detector: Detector | None, reference: Reference) -> Pairs:
     """The pairs of a data set, by the detector; None: from the file of detections."""
-    comparison = reference if isinstance(reference, Comparison) else None
+    comparison = reference if isinstance(reference, PrototypeComparison) else None
     any_class = run.config.mine.candidates == "proposals"
     if any_class and isinstance(reference, CropReference):
         comparison = cheap_comparison(run, reference.discriminator)
@@ -129,7 +134,9 @@ def _pairs(run: Run, data: Dataset, detector: Detector | None, reference: Refere
     return pairs
 
 
-def _compare_given_pairs(run: Run, data: Dataset, pairs: Pairs, comparison: Comparison) -> Pairs:
+def _compare_given_pairs(
+    run: Run, data: Dataset, pairs: Pairs, comparison: PrototypeComparison
+) -> Pairs:
     """Another tool's pairs, compared with the shots."""
     boxes = Boxes.of(pairs.image.astype(np.int64), pairs.xywh, pairs.label)
     title = "comparing with the shots"
@@ -140,7 +147,7 @@ def _compare_given_pairs(run: Run, data: Dataset, pairs: Pairs, comparison: Comp
 
 
 def detected_pairs(
-    run: Run, data: Dataset, detector: Detector, comparison: Comparison | None
+    run: Run, data: Dataset, detector: Detector, comparison: PrototypeComparison | None
 ) -> Pairs:
     """The pairs that the few-shot detector finds in a data set."""
     section = run.config.mine

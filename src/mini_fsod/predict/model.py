@@ -16,7 +16,7 @@ from mini_fsod.errors import UserError
 from mini_fsod.files import is_folder
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.decode import Bytes, cores
-from mini_fsod.predict.pictures import Decoded, ImageLike, Unreadable, pictures_of, read_picture
+from mini_fsod.predict.pictures import Decoded, ImageLike, Unreadable, find_pictures, read_picture
 from mini_fsod.predict.prediction import Prediction
 from mini_fsod.predict.video import Video
 
@@ -77,7 +77,7 @@ class Model(ABC):
 
         A picture that cannot be read is a warning.
         """
-        pictures, failed = pictures_of([Path(folder)])
+        pictures, failed = find_pictures([Path(folder)])
         for result in chain(failed, self.predict_files([picture.path for picture in pictures])):
             if isinstance(result, Unreadable):
                 warnings.warn(f"{result.path}: {result.why}", stacklevel=2)

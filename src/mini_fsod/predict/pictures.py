@@ -52,7 +52,7 @@ class Decoded:
     size: tuple[int, int]  # height, width of the original
 
 
-def pictures_of(
+def find_pictures(
     paths: Iterable[Path], without: Path | None = None, skip: Callable[[str], None] = lambda _: None
 ) -> tuple[list[Picture], list[Unreadable]]:
     """The images in files and folders, each once, and the folders that cannot be searched.

@@ -25,7 +25,7 @@ from mini_fsod.errors import UserError
 from mini_fsod.limits import BODY_BYTES
 from mini_fsod.review.decisions import NotSaved
 from mini_fsod.review.guard import Guard
-from mini_fsod.review.items import Requests, Review
+from mini_fsod.review.items import DecisionRequests, Review
 
 SCRIPTS = ("stage.js", "network.js", "page.js", "keys.js")
 PORT = 8765  # the one to try first
@@ -155,9 +155,9 @@ def _refuse(word: str) -> None:
     raise ValueError(word)
 
 
-def _requests(value: Any) -> Requests:
+def _requests(value: Any) -> DecisionRequests:
     try:
-        return Requests.model_validate(value)
+        return DecisionRequests.model_validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"]))[:100]

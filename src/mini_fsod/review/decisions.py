@@ -150,6 +150,8 @@ class Journal:
 
     def append(self, decisions: Sequence[Decision]) -> list[Decision]:
         """Write the decisions and wait until the disk has them; returned with their numbers."""
+        if not decisions:
+            return []  # an empty line would be damage
         with self._lock:
             first = len(self.decisions) + 1
             numbered = [

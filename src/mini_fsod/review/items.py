@@ -31,7 +31,7 @@ LEAST_PIXELS = 1.0  # of a side of a drawn box
 Number = Annotated[int, Field(ge=0, lt=1 << 31)]
 
 
-class Request(BaseModel):
+class DecisionRequest(BaseModel):
     """A decision as the page sends it. `draw` adds a box to the item's picture."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -42,10 +42,10 @@ class Request(BaseModel):
     box: Annotated[list[Finite], Field(min_length=4, max_length=4)] | None = None
 
 
-class Requests(BaseModel):
+class DecisionRequests(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    decisions: Annotated[list[Request], Field(min_length=1, max_length=1000)]
+    decisions: Annotated[list[DecisionRequest], Field(min_length=1, max_length=1000)]
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ class Review(ABC):
                 "decisions": len(self.journal.decisions),
             }
 
-    def decide(self, requests: Sequence[Request]) -> dict[str, Any]:
+    def decide(self, requests: Sequence[DecisionRequest]) -> dict[str, Any]:
         """Save decisions. When this returns, the disk has them."""
         with self._lock:
             about = [self._item_of(request) for request in requests]
@@ -204,7 +204,7 @@ class Review(ABC):
         view = None if whole or item.is_picture else view_of(item.place.box, size)
         return self.gallery.jpeg(item.picture, view, side, self._sizes[item.picture])
 
-    def _item_of(self, request: Request) -> Item:
+    def _item_of(self, request: DecisionRequest) -> Item:
         """The item that a request decides about: for a drawn box, a new one in the same picture."""
         item = self.item(request.item)
         if request.do != "draw":
@@ -216,7 +216,7 @@ class Review(ABC):
         known = self._numbers.get(place)
         return Item(place, item.picture) if known is None else self.items[known]
 
-    def _decision(self, item: Item, request: Request) -> Decision:
+    def _decision(self, item: Item, request: DecisionRequest) -> Decision:
         if item.is_picture:
             raise UserError("A whole picture cannot be decided about.", "Draw a box in it.")
         if request.do == "draw":

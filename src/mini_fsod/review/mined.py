@@ -44,7 +44,7 @@ class MinedReview(Review):
         self.data = RunData(config, torch.device("cpu"))
         self.labels = self.data.labels
         self._nested = config.mine.drop_nested
-        mined, shots = self.data.mined, self.data.shots
+        mined, shots = self.data.mined, self.data.novel_shots
         parts = [(mined, False, run / "mine", run / POOL)]
         images = figures_in(run / "mine").get(EXTRA, {}).get("folder")
         if images is not None:
@@ -192,7 +192,7 @@ class MinedReview(Review):
 
     def write_shots(self, path: Path) -> None:
         """A file of the run's shots of novel classes and of all accepted boxes in its data."""
-        shots, mined = self.data.shots, self.data.mined
+        shots, mined = self.data.novel_shots, self.data.mined
         accepted, _ = accepted_and_rejected(settled(self.journal.decisions))
         files = {*mined.files}
         found = [p for p in accepted if not p.extra and p.picture in files]

@@ -108,8 +108,9 @@ class RunData:
     @cached_property
     def whole(self) -> Dataset:
         """The data set as read, with all its image sets and classes."""
-        assert self._config.data.root is not None  # `Config.ready` refuses it
         config = self._config
+        config.ready()
+        assert config.data.root is not None  # refused above
         data = _read(config.data.root, config.data.pictures, config.shots.file)
         for line in data.notes:
             console.note(line)

@@ -30,7 +30,7 @@ from mini_fsod.loader.schedule import Plan, reduced
 from mini_fsod.mining.base_objects import base_object_plans, find_base_objects
 from mini_fsod.mining.box_correction import CORRECTIONS
 from mini_fsod.mining.crops import BASE_IMAGES, CORRECTED, features_of
-from mini_fsod.mining.find_pairs import Comparison
+from mini_fsod.mining.find_pairs import PrototypeComparison
 from mini_fsod.mining.scan import detected_pairs, discriminator_of, scan_plans
 from mini_fsod.online.retrain import online
 from mini_fsod.runs import probe
@@ -188,7 +188,7 @@ class _Estimator:
             return run.pace
         views = probe.clock() - began - run.took - (self._data.seconds - decoding)
         one = few_shot_schedule(run, section, image_sizes(few)).every_view(1)
-        start = views * sum(map(probe.area, plans)) / sum(map(probe.area, one))
+        start = views * sum(map(probe.canvas_pixels, plans)) / sum(map(probe.canvas_pixels, one))
         kept = bytes_of_views(detector, len(plans), most, bf16)
         return probe.Pace(start, run.pace.iteration, run.pace.memory + kept)
 
@@ -214,10 +214,14 @@ class _Estimator:
                 prototypes = torch.zeros(
                     len(data.labels.novel), discriminator.dimension, device=self._device
                 )
-                comparison = Comparison(discriminator, prototypes)
+                comparison = PrototypeComparison(discriminator, prototypes)
             each = self._timed(lambda: detected_pairs(run, few, detector, comparison), "scan")
             plans, measured = (scan_plans(run, image_sizes(d)) for d in (images, few))
-            seconds = each * sum(map(probe.area, plans)) / sum(map(probe.area, measured))
+            seconds = (
+                each
+                * sum(map(probe.canvas_pixels, plans))
+                / sum(map(probe.canvas_pixels, measured))
+            )
             speed = len(images) / seconds
             seconds += self._looking(images)
         if discriminator is not None and discriminator.crop is not None:
@@ -233,7 +237,7 @@ class _Estimator:
         detector = self._few_shot()
         each = self._timed(lambda: find_base_objects(run, few, detector, ALONE), "scan")
         plans, measured = (base_object_plans(run, image_sizes(d)) for d in (images, few))
-        return each * sum(map(probe.area, plans)) / sum(map(probe.area, measured))
+        return each * sum(map(probe.canvas_pixels, plans)) / sum(map(probe.canvas_pixels, measured))
 
     def _crops(self, run: probe.Probe, discriminator: Discriminator) -> float:
         """Seconds for all crops: of shots, base boxes, candidates, and corrected boxes."""

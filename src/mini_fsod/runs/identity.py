@@ -202,7 +202,8 @@ def _mine(config: Config, content: Content) -> dict[str, Any]:
             "extra": content.extra(mine.extra),
         }
     return {
-        "mine": mine.model_dump(mode="json", exclude={"pool", *SCAN_KEYS}),
+        "mine": mine.model_dump(mode="json", exclude={"pool", "segmenter", *SCAN_KEYS}),
+        "segmenter": content.file(mine.segmenter),
         "sure": _sure(config) if mine.drop_on_base else None,
         "calibration": config.transfer.calibration,
         "discriminator": config.discriminator.model_dump(

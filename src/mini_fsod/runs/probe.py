@@ -157,18 +157,18 @@ def _time_on_cpu(
     `kept` are the bytes that the first step allocates for good: gradients and momentum.
     """
     plans = _plans(feed)
-    mean = fmean(area(plan) for plan in plans)
+    mean = fmean(canvas_pixels(plan) for plan in plans)
     began = clock()
-    took, memory = _time(step, feed, min(plans, key=area), batch, 1, kept, device)
-    cold = took * mean / area(min(plans, key=area))
-    plan = min(plans, key=lambda plan: abs(area(plan) - mean))
+    took, memory = _time(step, feed, min(plans, key=canvas_pixels), batch, 1, kept, device)
+    cold = took * mean / canvas_pixels(min(plans, key=canvas_pixels))
+    plan = min(plans, key=lambda plan: abs(canvas_pixels(plan) - mean))
     left = seconds - (clock() - began)
     images = max(k for k in range(1, batch + 1) if batch % k == 0 and (k == 1 or k * cold <= left))
     times = [cold] if cold > left else []
     while len(times) < MOST_CALLS and (not times or clock() - began + times[-1] * images < seconds):
         took, used = _time(step, feed, plan, batch, images, 0, device)
         memory = max(memory, used)  # freed memory stays with the process: later calls need less
-        times.append(took * mean / area(plan) / images)
+        times.append(took * mean / canvas_pixels(plan) / images)
     return Pace(0.0, batch * median(times), memory)
 
 
@@ -196,8 +196,8 @@ def _time_on_cuda(
 ) -> Pace:
     """Whole batches on one canvas; a graph is recorded for each canvas."""
     plans = [plan.part(0, plan.batch // batch) for plan in _plans(feed)]
-    mean = fmean(area(plan) for plan in plans)
-    plan = min(plans, key=lambda plan: abs(area(plan) - mean))
+    mean = fmean(canvas_pixels(plan) for plan in plans)
+    plan = min(plans, key=lambda plan: abs(canvas_pixels(plan) - mean))
     reset_peak_memory(device)
 
     def call() -> float:
@@ -212,7 +212,7 @@ def _time_on_cuda(
     times = [call()]
     while len(times) < MOST_CALLS and clock() - began < seconds:
         times.append(call())
-    each = median(times) * mean / area(plan)
+    each = median(times) * mean / canvas_pixels(plan)
     return Pace(recording * len(feed.schedule.canvases), each, peak_memory(device))
 
 
@@ -220,6 +220,6 @@ def _plans(feed: PartFeed) -> list[Plan]:
     return [feed.schedule.plan(n) for n in range(LOOKED_AT)]
 
 
-def area(plan: Plan) -> int:
+def canvas_pixels(plan: Plan) -> int:
     """Pixels of an image's canvas."""
     return plan.canvas[0] * plan.canvas[1]

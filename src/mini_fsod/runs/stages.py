@@ -48,6 +48,7 @@ from mini_fsod.runs.results import device_name, say_figures, write_results
 from mini_fsod.runs.run import Run
 from mini_fsod.runs.scoring import score_test_set
 from mini_fsod.runs.shots import uses_shots
+from mini_fsod.temporary import temporary_folder
 from mini_fsod.tfa.transfer import transfer
 from mini_fsod.tfa.tune import tune
 from mini_fsod.train import state
@@ -64,7 +65,7 @@ from mini_fsod.train.loop import clock
 STAGE = {
     "base": base, "transfer": transfer, "scan": scan, "mine": mine, "online": online, "tune": tune,
 }  # fmt: skip
-ON_ONE_PROCESS = ("scan", "mine")  # the others share the training among all
+ON_ONE_PROCESS = ("mine",)  # seconds; the others share their work among all processes
 
 
 def run(
@@ -171,7 +172,7 @@ class _Pipeline:
         """The folder of each stage's result, if it is kept and not to be repeated."""
         found: dict[str, Path | None] = dict.fromkeys(wanted)
         run = self._run
-        with TemporaryDirectory() as copies:
+        with TemporaryDirectory(dir=temporary_folder()) as copies:
             copy_pools(self._out, Path(copies))
             run.pool, run.extra_pool = Path(copies) / POOL, Path(copies) / EXTRA_POOL
             for stage in wanted:
@@ -211,7 +212,7 @@ class _Pipeline:
                 self._discard(stage, folder)
             if leads:
                 remove_leftovers(folder.rglob(".*.part"))
-            is_done = leads and store.is_finished(folder)
+            is_done = leads and store.is_stage_finished(folder)
             is_done = bool(broadcast_from_leader(int(is_done), self._run.team, self._run.device))
             if not is_done:
                 self._compute(stage, folder)
@@ -368,7 +369,7 @@ class _Pipeline:
             return False
         self._key(stage)
         folder = self._folder(stage)
-        if real(self._out / stage) != real(folder) or not store.is_finished(folder):
+        if real(self._out / stage) != real(folder) or not store.is_stage_finished(folder):
             return False
         figures = store.read_metrics(folder) or {}
         self._figures[stage] = figures

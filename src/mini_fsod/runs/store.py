@@ -157,7 +157,7 @@ def read_metrics(folder: Path) -> dict[str, Any] | None:
     return read_figures(folder / METRICS, TrainedMetrics if trained else Metrics)
 
 
-def is_finished(folder: Path) -> bool:
+def is_stage_finished(folder: Path) -> bool:
     """Whether a result is here whole: its figures, and the detector that they were written for."""
     metrics = read_metrics(folder)
     path = folder / CHECKPOINT_FILE

@@ -136,7 +136,7 @@ def write_labels(found: Earlier, folder: Path) -> None:
         write_coco(folder / "annotations" / "test.json", found.test, found.labels, info, first)
 
 
-def pictures_of(found: Earlier) -> Path:
+def photos_of(found: Earlier) -> Path:
     """The folder of the photos: a .zip stays the .zip, since its folder in the cache may go."""
     data = found.config.data
     assert data.root is not None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from mini_fsod.config.schema import Config, Training
 from mini_fsod.study.plan import StudyPlan
-from mini_fsod.study.worker import cell_results, is_finished
+from mini_fsod.study.worker import cell_results, is_cell_finished
 
 if TYPE_CHECKING:
     from mini_fsod.runs.estimate import RunEstimate
@@ -54,7 +54,7 @@ def estimate_cells(
     in the same store are not looked for.
     """
     rates = _measured_rates(whole, folder)
-    finished = {cell.name for cell in whole.cells if is_finished(folder, cell)}
+    finished = {cell.name for cell in whole.cells if is_cell_finished(folder, cell)}
     computed = {item for c in whole.cells if c.name in finished for item in c.keys.items()}
     counted: set[tuple[str, str]] = set()  # stages of finished cells
     estimates = []
@@ -87,7 +87,7 @@ def _measured_rates(plan: StudyPlan, folder: Path) -> dict[tuple[str, str], floa
     """Seconds per unit of a stage's length, by (stage, unit): the means over finished cells."""
     measured: dict[tuple[str, str], tuple[str, float, float]] = {}  # shared stages count once
     for cell in plan.cells:
-        results = cell_results(folder, cell)["stages"] if is_finished(folder, cell) else {}
+        results = cell_results(folder, cell)["stages"] if is_cell_finished(folder, cell) else {}
         for stage, key in cell.keys.items():
             unit, length = _length(plan.configs[cell.name], stage)
             seconds = results.get(stage, {}).get("seconds")

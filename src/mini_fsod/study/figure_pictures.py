@@ -48,7 +48,7 @@ def _mined(run: Path) -> _Mined | None:
         of_run = RunData(config, torch.device("cpu"))
         data, labels = of_run.mined, of_run.labels
         pool = read_pool(path, data, labels)
-        shots = of_run.shots
+        shots = of_run.novel_shots
     except UserError:
         return None
     found = Candidates(pool.image, pool.label, pool.xywh, pool.score, pool.score, None)

@@ -18,7 +18,7 @@ from mini_fsod.files import write_bytes, write_json
 from mini_fsod.study import paper
 from mini_fsod.study.plan import Cell, shown_settings
 from mini_fsod.study.studies import Study
-from mini_fsod.study.worker import cell_results, is_finished
+from mini_fsod.study.worker import cell_results, is_cell_finished
 
 Content = dict[str, Any]
 
@@ -50,7 +50,7 @@ def gather_results(folder: Path, study: Study, cells: Sequence[Cell]) -> Content
 
 
 def _cell(folder: Path, cell: Cell) -> Content:
-    finished = is_finished(folder, cell)
+    finished = is_cell_finished(folder, cell)
     results = cell_results(folder, cell) if finished else {}
     plan = ("name", "row", "split", "shots", "seed", "last", "keys")
     return {

@@ -136,7 +136,7 @@ class _Worker:
         return None
 
     def _is_done(self, cell: Cell) -> bool:
-        if cell.name not in self.done and is_finished(self.folder, cell):
+        if cell.name not in self.done and is_cell_finished(self.folder, cell):
             self.done.add(cell.name)
         return cell.name in self.done
 
@@ -162,7 +162,7 @@ def cell_results(folder: Path, cell: Cell) -> dict[str, Any]:
     return _read(folder / "cells" / cell.name / "results.json", _Results)
 
 
-def is_finished(folder: Path, cell: Cell) -> bool:
+def is_cell_finished(folder: Path, cell: Cell) -> bool:
     """Whether there is a result, with the settings of the plan."""
     recorded = _read(folder / "cells" / cell.name / CELL, _Finished).get("key")
     return recorded == cell.key and cell.last in cell_results(folder, cell).get("stages", {})

@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from mini_fsod.detector.weights import is_plain, list_names
+from mini_fsod.detector.weights import is_in_memory, list_names
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_folder, mode, open_regular, remove_leftovers, write_bytes
 from mini_fsod.state_files import Count, Finite, Kind, check_kind
@@ -90,7 +90,7 @@ def read_state(folder: Path) -> State | None:
             state: State = torch.load(file, map_location="cpu", weights_only=True)
         check_kind(state, _StateFile)
         for part in ("weights", "momentum", "averaged"):
-            odd = [name for name, value in (state[part] or {}).items() if not is_plain(value)]
+            odd = [name for name, value in (state[part] or {}).items() if not is_in_memory(value)]
             if odd:
                 raise ValueError(f"{part}: tensors without values: {list_names(odd)}")
         return state

@@ -22,7 +22,7 @@ class Terminated(SystemExit):
         super().__init__(TERMINATED)
 
 
-class Request:
+class StopRequest:
     """Whether SIGTERM was received."""
 
     received = False
@@ -54,9 +54,9 @@ def _handler(receive: Callable[..., None]) -> Iterator[None]:
 
 
 @contextmanager
-def sigterm_request() -> Iterator[Request]:
+def sigterm_request() -> Iterator[StopRequest]:
     """Within it the first SIGTERM is only a request."""
-    request = Request()
+    request = StopRequest()
 
     def receive(*_: Any) -> None:
         request.received = True

@@ -1,0 +1,90 @@
+"""Mined boxes that end where their objects end (`mine.segmenter`).
+
+Beyond the paper: the segmenter knows edges and no classes, so it can tell nobody what to mine. Only
+pictures with a mined box are looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from mini_fsod import console
+from mini_fsod.data.dataset import Bools, Boxes, Dataset, Floats, Ints
+from mini_fsod.loader.cache import image_sizes
+from mini_fsod.loader.resident import Annotations, Batch
+from mini_fsod.loader.schedule import each_once
+from mini_fsod.loader.stream import Stream
+from mini_fsod.mining.candidates import NMS_IOU, Candidates
+from mini_fsod.mining.overlap import greedy_nms
+from mini_fsod.runs.data import counted
+from mini_fsod.segmenter.bounds import believable, mask_bounds
+from mini_fsod.segmenter.decoder import WHOLE
+from mini_fsod.segmenter.load import Segmenter
+
+SIDE = 1024  # longest side of the pictures that the segmenter sees
+IMAGES_PER_BATCH = {"cuda": 16}
+IMAGES_PER_BATCH_ELSEWHERE = 2
+
+
+def tighten(
+    segmenter: Segmenter, data: Dataset, found: Candidates, kept: Bools, device: torch.device
+) -> tuple[Candidates, Bools]:
+    """The candidates with the boxes of the pool, `kept` (n,), tightened; and the pool then.
+
+    Where two boxes of a class now mean the same object, the better one stays in the pool, and the
+    other candidate gets its own box back. n may be 0, and so may be the pool.
+    """
+    rows = np.flatnonzero(kept)
+    xywh = found.xywh.copy()
+    xywh[rows] = tightened_boxes(segmenter, data, found.take(rows), device)
+    moved = replace(found, xywh=xywh)
+    group = moved.image[rows] * (found.label.max(initial=0) + 1) + moved.label[rows]
+    order = np.lexsort((-found.score[rows], group))
+    stays = greedy_nms(xywh[rows[order]], group[order], NMS_IOU, len(rows))
+    dropped = rows[order[~stays]]
+    xywh[dropped] = found.xywh[dropped]
+    pool = kept.copy()
+    pool[dropped] = False
+    return moved, pool
+
+
+def tightened_boxes(
+    segmenter: Segmenter, data: Dataset, found: Candidates, device: torch.device
+) -> Floats:
+    """(n, 4) the boxes of n candidates, x, y, width, height, as the segmenter sees them.
+
+    A box that is mostly outside of its picture stays as it was. n may be 0.
+    """
+    xyxy = np.concatenate([found.xywh[:, :2], found.xywh[:, :2] + found.xywh[:, 2:]], axis=1)
+    if len(found):
+        sizes = image_sizes(data)
+        count = IMAGES_PER_BATCH.get(device.type, IMAGES_PER_BATCH_ELSEWHERE)
+        plans = each_once(sizes, count, SIDE, SIDE, images=np.unique(found.image))
+        prompts = Annotations.of(Boxes.of(found.image, found.xywh, found.label), len(data))
+        source = Stream(data, sizes, prompts, device, SIDE, SIDE)
+        with console.progress("tightening boxes", len(plans)) as progress:
+            for batch in counted(source.batches, progress)(plans):
+                rows, ends = _believed(segmenter, batch)
+                xyxy[rows] = ends
+    return np.concatenate([xyxy[:, :2], xyxy[:, 2:] - xyxy[:, :2]], axis=1)
+
+
+def _believed(segmenter: Segmenter, batch: Batch) -> tuple[Ints, Floats]:
+    """(m,) indices of the boxes of a batch that end elsewhere, and their new ends (m, 4), left,
+    top, right, bottom in pixels of the pictures.
+    """
+    valid = batch.targets.valid.clone()
+    valid[batch.plan.count :] = False
+    image, slot = valid.nonzero().unbind(1)
+    boxes, sizes = batch.targets.boxes[image, slot], batch.sizes[image]
+    logits, scores = segmenter.masks(
+        segmenter.encode(batch.images, batch.sizes), image, boxes, SIDE
+    )
+    bounds = mask_bounds(logits[:, WHOLE], sizes)
+    chosen = believable(boxes, bounds, scores[:, WHOLE])
+    in_picture = bounds / batch.scale[image].repeat(1, 2)
+    rows = batch.box_index[image, slot][chosen]
+    return rows.cpu().numpy(), in_picture[chosen].double().cpu().numpy()

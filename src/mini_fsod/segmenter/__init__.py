@@ -1,0 +1,1 @@
+"""A promptable segmenter: where the object in a box ends, whatever its class (`mine.segmenter`)."""

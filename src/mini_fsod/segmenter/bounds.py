@@ -1,0 +1,55 @@
+"""From masks to boxes: where the object in a box ends, and when to believe it."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mini_fsod.segmenter.decoder import UPSAMPLED
+from mini_fsod.segmenter.tiny_vit import STRIDE
+
+CELL = STRIDE // UPSAMPLED  # canvas pixels along a side of a cell of a mask
+MIN_SCORE = 0.8  # how well the mask is believed to fit its object
+MIN_AGREEMENT = 0.35  # IoU of the mask's bounds with the box
+EDGE = -1.0  # least logit inside; at 0 legs and tails are lost
+
+
+def mask_bounds(logits: Tensor, sizes: Tensor, edge: float = EDGE) -> Tensor:
+    """(n, 4) left, top, right, bottom of masks in pixels of the canvas; zeros for an empty mask.
+
+    logits (n, h, w), above `edge` inside; sizes (n, 2) are heights and widths of the images: what
+    lies beyond does not count. n may be 0.
+    """
+    if not len(logits):
+        return logits.new_zeros(0, 4)
+    fine = F.interpolate(logits[:, None].float(), scale_factor=CELL, mode="bilinear")[:, 0]
+    row = torch.arange(fine.shape[1], device=fine.device) < sizes[:, :1]
+    column = torch.arange(fine.shape[2], device=fine.device) < sizes[:, 1:]
+    inside = (fine > edge) & row[:, :, None] & column[:, None]
+    left, right = _ends(inside.any(1))
+    top, bottom = _ends(inside.any(2))
+    return torch.stack([left, top, right, bottom], 1).to(fine.dtype)
+
+
+def _ends(inside: Tensor) -> tuple[Tensor, Tensor]:
+    """(n,) the first index where inside (n, L) is true, and one more than the last; else 0, 0."""
+    length = inside.shape[1]
+    at = torch.arange(length, device=inside.device)
+    last = torch.where(inside, at + 1, 0).amax(1)
+    first = torch.where(inside, at, length).amin(1)
+    return torch.minimum(first, last), last
+
+
+def believable(boxes: Tensor, bounds: Tensor, scores: Tensor) -> Tensor:
+    """(n,) whether the bounds (n, 4) of a mask may replace its box (n, 4): its score (n,) is high
+    enough, and mask and box agree. n may be 0.
+    """
+    return (scores >= MIN_SCORE) & (overlaps(boxes, bounds) >= MIN_AGREEMENT)
+
+
+def overlaps(a: Tensor, b: Tensor) -> Tensor:
+    """(n,) IoU of boxes (n, 4) with boxes (n, 4), one by one; 0 where both are empty."""
+    inner = (torch.minimum(a[:, 2:], b[:, 2:]) - torch.maximum(a[:, :2], b[:, :2])).clamp(min=0)
+    both, area, other = inner.prod(1), (a[:, 2:] - a[:, :2]).prod(1), (b[:, 2:] - b[:, :2]).prod(1)
+    return both / (area + other - both).clamp(min=1e-9)

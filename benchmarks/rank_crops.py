@@ -130,13 +130,12 @@ class Crops:
             tiny = self.all["xywh"][shots, 2:].min(1) < TINY
             at = [int(np.flatnonzero(label[others] == label[s])[0]) for s in shots]
             seen = np.where(tiny, others[at], shots)
-        crops = CropFeatures(
-            *((self.all["features"][rows] - mean) @ axes for rows in (found, base)),
-            label[base],
-            (self.all["features"][seen] - mean) @ axes,
-            np.array([index.index(c) for c in label[shots]]),
-            np.ones((len(novel), 3)),
+        pairs, of_base, of_shots = (
+            (self.all["features"][rows] - mean) @ axes for rows in (found, base, seen)
         )
+        known = np.array([index.index(c) for c in label[shots]])
+        correction = np.ones((len(novel), 3))
+        crops = CropFeatures(pairs, of_base, label[base], of_shots, known, correction)
         is_object = np.isin(kind[found], ("object", "moved")) & (label[found] >= 0)
         truth = np.array(
             [index.index(c) if o else -1 for c, o in zip(label[found], is_object, strict=True)]

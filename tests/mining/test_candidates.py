@@ -160,9 +160,8 @@ def test_select_candidates_gives_contested_boxes_score_0() -> None:
     )
     features = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     shots = np.array([[1.0, 0.0], [0.0, 1.0]])
-    crops = CropFeatures(
-        features, shots, np.array([0, 1]), shots, np.array([0, 1]), np.ones((2, 3))
-    )
+    two = np.array([0, 1])
+    crops = CropFeatures(features, shots, two, shots, two, np.ones((2, 3)))
     found = select_candidates(replace(pairs, crops=crops), refine=1, compete=0.5)
     assert found.image.tolist() == [0, 0, 1]
     assert found.label.tolist() == [0, 1, 1]

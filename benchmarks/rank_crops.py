@@ -1,6 +1,6 @@
 """Ways of comparing crops with shots, judged by rankings and pools of real crops.
 
-    python benchmarks/rank_crops.py crops.npz [--seeds 6] [--only rankings pools tiny five]
+    python benchmarks/rank_crops.py crops.npz [--seeds 6] [--only rankings pools ...]
 
 `crops.npz` is from `benchmarks/crops_of_voc.py`. There is no detector: every crop may be of every
 new class, with the same detector score. Two sets of new classes: split 1's, and the same with
@@ -11,6 +11,9 @@ picture are left out, and so are annotated base objects (`mine.drop_on_base`).
 - pools: of the 100 and 200 best of a class, how many are right, and how many another new class
 - tiny: shots with a side below 48 pixels are cropped with twice their sides; all 30 seeds
 - five: rankings with five shots
+- classes: how many objects of new classes are most like their own class, a re-classifier's limit
+- estimate: does the mean similarity of the 100 best of a class tell how many are right? Its rank
+  correlation with their precision over classes and seeds
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ SETS = {"split 1": SPLIT1, "moved": (*SPLIT1, "horse", "sheep", "train")}
 ANNOTATED = ("object", "background", "part")
 DRIFTED = ("moved", "background", "part")
 PER_BASE_CLASS, BEST, TINY = 60, 100, 48
+PARTS = ("rankings", "five", "pools", "classes", "estimate", "tiny")
 
 
 class Case(NamedTuple):
@@ -187,27 +191,34 @@ def rank(
 
 
 def pools(crops: Crops, novel: tuple[str, ...], seeds: int) -> None:
-    for name in ("refined", "refined, 3 rounds", "graph", "competing, 0.5"):
-        for margin in (None, 0.0, 0.1) if name.startswith("refined") else (None,):
-            for most in (100, 200):
-                right, other, size = [], [], []
-                for seed in range(seeds):
-                    case = crops.case(novel, seed, ANNOTATED)
-                    found = case.similarities(WAYS[name])
-                    if margin is not None:
-                        found = found * (found - best_other(found) >= margin)
-                    for c, score in enumerate(found.T):
-                        best = np.argsort(-score, kind="stable")[:most]
-                        best = best[score[best] > 0]
-                        right.append((case.truth[best] == c).mean() if len(best) else np.nan)
-                        wrong = (case.truth[best] != c) & (case.truth[best] >= 0)
-                        other.append(wrong.mean() if len(best) else np.nan)
-                        size.append(len(best))
-                text = "" if margin is None else f", margin {margin}"
-                print(
-                    f"  {name + text:30} best {most}: right {100 * np.nanmean(right):.1f}, "
-                    f"another new class {100 * np.nanmean(other):.1f}, smallest {min(size)}"
-                )
+    for shot in ("shot", "shot5"):
+        cases = [crops.case(novel, seed, ANNOTATED, shot) for seed in range(seeds)]
+        for name in ("refined", "refined, 3 rounds", "competing, 0.25", "competing, 0.5", "graph"):
+            tables = [case.similarities(WAYS[name]) for case in cases]
+            for margin in (None, 0.0, 0.1) if name.startswith("refined") else (None,):
+                for most in (100, 200):
+                    text = name if margin is None else f"{name}, margin {margin}"
+                    pool(f"{text}, {shot}, best {most}", cases, tables, margin, most)
+
+
+def pool(
+    title: str, cases: list[Case], tables: list[Floats], margin: float | None, most: int
+) -> None:
+    right, other, size = [], [], []
+    for case, table in zip(cases, tables, strict=True):
+        found = table if margin is None else table * (table - best_other(table) >= margin)
+        for c, score in enumerate(found.T):
+            best = np.argsort(-score, kind="stable")[:most]
+            best = best[score[best] > 0]
+            size.append(len(best))
+            if len(best):
+                right.append((case.truth[best] == c).mean())
+                other.append(((case.truth[best] != c) & (case.truth[best] >= 0)).mean())
+    print(
+        f"  {title:46} right {100 * np.mean(right):.1f}, another new class "
+        f"{100 * np.mean(other):.1f}, smallest {min(size)}",
+        flush=True,
+    )
 
 
 def best_other(found: Floats) -> Floats:
@@ -216,11 +227,36 @@ def best_other(found: Floats) -> Floats:
     return np.stack(each, 1)
 
 
+def classes(crops: Crops, novel: tuple[str, ...], seeds: int) -> None:
+    for shot in ("shot", "shot5"):
+        for name in ("shots", "refined", "competing, 0.5"):
+            table = []
+            for seed in range(seeds):
+                case = crops.case(novel, seed, ANNOTATED, shot)
+                nearest = case.similarities(WAYS[name]).argmax(1)
+                each = [nearest[case.truth == c] == c for c in range(case.classes)]
+                table.append([100 * right.mean() for right in each])
+            line(f"{name}, {shot}", np.array(table))
+
+
+def estimate(crops: Crops, novel: tuple[str, ...], seeds: int) -> None:
+    for name in ("refined", "competing, 0.5"):
+        mean, right = [], []
+        for seed in range(seeds):
+            case = crops.case(novel, seed, ANNOTATED)
+            for c, score in enumerate(case.similarities(WAYS[name]).T):
+                best = np.argsort(-score, kind="stable")[:BEST]
+                mean.append(score[best].mean())
+                right.append((case.truth[best] == c).mean())
+        ranks = np.stack([np.argsort(np.argsort(values)) for values in (mean, right)])
+        print(f"  {name:22} rank correlation {np.corrcoef(ranks)[0, 1]:.2f} of {len(mean)}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("crops", type=Path)
     parser.add_argument("--seeds", type=int, default=6)
-    parser.add_argument("--only", nargs="*", default=["rankings", "pools", "tiny", "five"])
+    parser.add_argument("--only", nargs="*", default=PARTS)
     options = parser.parse_args()
     crops = Crops(options.crops)
     for title, novel in SETS.items():
@@ -235,6 +271,10 @@ def main() -> None:
         if "pools" in options.only:
             print(f"{title}, pools")
             pools(crops, novel, options.seeds)
+        for part, measure in (("classes", classes), ("estimate", estimate)):
+            if part in options.only:
+                print(f"{title}, {part}")
+                measure(crops, novel, options.seeds)
     if "tiny" in options.only:
         print("split 1, tiny shots, 30 seeds")
         for wide in (False, True):

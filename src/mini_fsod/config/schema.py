@@ -174,7 +174,7 @@ class DiscriminatorSection(Section):
     # compare with the mean of that many best crops of a class, instead of the shots; 0: the shots
     refine: NonNegative = 0
     # subtract that share of the similarity to the most similar other new class, and mine no box
-    # that is more like another; needs refine. Change it to 0.5 if new classes look alike
+    # that is more like another; needs refine. Change it to 0.25 if new classes look alike
     compete: Fraction = 0.0
 
     @check("compete")

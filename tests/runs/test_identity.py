@@ -77,6 +77,7 @@ def changed(one: dict[str, str], other: dict[str, str]) -> set[str]:
         ({"mine__alpha": 2}, {"mine"}),
         ({"transfer__calibration": "prototypes"}, {"mine"}),
         ({"discriminator__whiten": True}, {"mine"}),
+        ({"discriminator__refine": 9, "discriminator__compete": 0.5}, {"mine"}),
         ({"mine__drop_on_base": True}, {"mine", "online", "tune"}),
         ({"online__delta": 0.5}, {"online", "tune"}),
         ({"tune__rate": 0.01}, {"tune"}),

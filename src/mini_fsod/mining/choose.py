@@ -172,17 +172,18 @@ def _choose(
     labels = run.data.labels
     by_prototypes = run.config.transfer.calibration == "prototypes"
     found, kept, table = _candidates_and_pool(run, pairs, data, per_class, sure, by_prototypes)
-    as_found = found, kept
+    as_found, boxes_as_found = None, None
     if run.config.mine.segmenter is not None:
         segmenter = load_segmenter(run.config.mine.segmenter, run.device)
+        as_found = found, kept
         found, kept = tighten(segmenter, data, found, kept, run.device)
+        boxes_as_found = as_found[0].xywh[kept]
         table = {
             name: replace(row, kept=int(kept[found.label == index].sum()))
             for index, (name, row) in enumerate(table.items())
         }
     pool_io.write_candidates(folder / CANDIDATES, found, data, labels)
     pool_io.write_thresholds(folder / THRESHOLDS, run.config.mine.min_score, table)
-    boxes_as_found = as_found[0].xywh[kept]
     pool_io.write_pool(folder / POOL, found.take(kept), data, labels, boxes_as_found)
     figures: dict[str, Any] = {"candidates": len(found), "kept": int(kept.sum())}
     if len(found):
@@ -200,8 +201,7 @@ def _choose(
         if found.cosine is not None:
             detector_alone = replace(pairs, products=None, crops=None)
             plain = _candidates_and_pool(run, detector_alone, data, per_class, sure, False)[:2]
-        with_segmenter = run.config.mine.segmenter is not None
-        audited = audit(found, kept, truth, plain, as_found if with_segmenter else None)
+        audited = audit(found, kept, truth, plain, as_found)
         write_json(folder / AUDIT, audited)
         verdict = judge_with_pool(judge_candidates(found, truth), found, kept, truth)
         figures |= {name: audited["pool"][name] for name in ("precision", "recall")}

@@ -22,6 +22,7 @@ from mini_fsod.mining.audit import (
     audit,
     judge_candidates,
     judge_with_pool,
+    reached_by_size,
     seem_complete,
 )
 from mini_fsod.mining.candidates import Candidates, select_candidates
@@ -132,6 +133,11 @@ def test_audit_of_hand_computed_figures(tmp_path: Path) -> None:
         "candidates_true": 11,
         "candidates_recall": pytest.approx(11 / 15, abs=1e-6),
         "precision_by_rank": dict.fromkeys(("30", "100", "300", "600", "1000")) | {"10": 0.9},
+        "by_size": {
+            "small": {"hidden": 15, "candidates": 11},
+            "medium": {"hidden": 0, "candidates": 0},
+            "large": {"hidden": 0, "candidates": 0},
+        },
     }
     assert plain["candidates"] == 13
     assert plain["true_positives"] == 11
@@ -141,6 +147,26 @@ def test_audit_of_hand_computed_figures(tmp_path: Path) -> None:
     assert (total["kept"], total["true_positives"], total["hidden"]) == (13, 11, 15)
     assert total["precision_by_rank"]["10"] == 0.9
     json.dumps(result, allow_nan=False)
+
+
+def test_reached_by_size_counts_hidden_objects_whatever_takes_them(tmp_path: Path) -> None:
+    boxes = [(0, 0, 10, 10), (50, 0, 32, 32), (100, 0, 50, 200), (0, 300, 40, 40)]
+    truth = truth_of(tmp_path, *((0, BIRD, box) for box in boxes), (0, BUS, (200, 0, 9, 9)))
+    shots = arranged(truth.with_boxes(truth.boxes.take(np.array([3]))), LABELS).select([0])
+    found = found_of(
+        (0, 0, 0.9, (0, 0, 10, 10)),
+        (0, 0, 0.8, (1, 0, 10, 10)),  # again
+        (0, 1, 0.8, (50, 0, 32, 32)),  # as another class
+        (0, 0, 0.2, (100, 0, 50, 180)),
+        (0, 0, 0.2, (0, 300, 40, 40)),  # the shot is not hidden
+    )
+    assert reached_by_size(found, ground_truth(truth, shots), 0) == {
+        "small": {"hidden": 1, "candidates": 1},
+        "medium": {"hidden": 1, "candidates": 0},
+        "large": {"hidden": 1, "candidates": 1},
+    }
+    nothing = reached_by_size(found.take(np.zeros(5, dtype=np.bool_)), ground_truth(truth), 1)
+    assert nothing["small"] == {"hidden": 1, "candidates": 0}
 
 
 def test_audit_says_how_boxes_lie(tmp_path: Path) -> None:

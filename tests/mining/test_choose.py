@@ -332,6 +332,11 @@ def test_mine_refuses_a_scan_of_other_images(
         ({"mine__segmenter": "nowhere.pt"}, r"nowhere\.pt: there is no such file of weights"),
         ({"mine__pool": "nowhere.json"}, r"nowhere\.json: there is no such pool"),
         (
+            {**NO_DISCRIMINATOR, "mine__candidates": "proposals"},
+            "proposals tells classes apart by the discriminator alone",
+        ),
+        ({"mine__candidates": "proposals"}, "proposals need features of crops"),
+        (
             {**NO_DISCRIMINATOR, "transfer__calibration": "prototypes"},
             "prototypes compares candidates with the shots, which needs a discriminator",
         ),

@@ -78,6 +78,7 @@ def changed(one: dict[str, str], other: dict[str, str]) -> set[str]:
         ({"mine__segmenter": "mobile_sam.pt"}, {"mine"}),
         ({"transfer__calibration": "prototypes"}, {"mine"}),
         ({"discriminator__whiten": True}, {"mine"}),
+        ({"discriminator__refine": 9, "discriminator__compete": 0.5}, {"mine"}),
         ({"mine__drop_on_base": True}, {"mine", "online", "tune"}),
         ({"online__delta": 0.5}, {"online", "tune"}),
         ({"tune__rate": 0.01}, {"tune"}),

@@ -95,5 +95,5 @@ def test_tighten_an_empty_pool_and_no_candidates(data: Dataset, objects: Candida
 
 
 def test_longest_side_of_small_pictures() -> None:
-    assert longest_side(np.array([[320, 480], [512, 300]])) == 512
-    assert longest_side(np.array([[320, 480], [300, 513]])) == 1024
+    assert longest_side(np.array([[320, 480], [512, 300], [320, 640]])) == 512
+    assert longest_side(np.array([[320, 512], [320, 640], [640, 320]])) == 1024

@@ -24,8 +24,8 @@ from mini_fsod.segmenter.bounds import believable, mask_bounds
 from mini_fsod.segmenter.decoder import WHOLE
 from mini_fsod.segmenter.load import Segmenter
 
-# Longest side of the pictures that the segmenter sees: what it was trained with; where most pictures
-# are no longer than half of it, half, which is as good there for a quarter of the time
+# Longest side of the pictures that the segmenter sees: what it was trained with; half of it where
+# most pictures are no longer than that: as good there, for a quarter of the time
 SIDE, SMALL_SIDE = 1024, 512
 IMAGES_PER_BATCH = {"cuda": 16}
 IMAGES_PER_BATCH_ELSEWHERE = 2

@@ -28,7 +28,7 @@ quick: $(READY)
 fuzz: MINUTES ?= $(if $(N),0,60)
 fuzz: $(READY)
 	FUZZ_N=$(or $(N),0) FUZZ_MINUTES=$(MINUTES) OMP_NUM_THREADS=1 \
-	  $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/fuzz
+	  $(BIN)/python -m pytest -n 2 --dist worksteal -q -rP tests/fuzz
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -22,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("hatchling", reason="needs mini-fsod[dev]")
     folder = tmp_path_factory.mktemp("dist")
     words = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120)
@@ -61,6 +64,7 @@ def test_source_archive_has_what_its_own_tests_need(dist: Path) -> None:
 @pytest.fixture
 def installed(dist: Path, tmp_path: Path) -> Installed:
     """The wheel in an environment of its own; its dependencies are those of this Python."""
+    pytest.importorskip("pip")
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=False, symlinks=True)
     python = environment / "bin" / "python"
@@ -74,6 +78,7 @@ def installed(dist: Path, tmp_path: Path) -> Installed:
     return Installed(environment, tmp_path / "work")
 
 
+@pytest.mark.slow
 def test_wheel_works_without_the_checkout(installed: Installed, tmp_path: Path) -> None:
     pytest.importorskip("skimage", reason="needs mini-fsod[demo]")
     pytest.importorskip("sklearn", reason="needs mini-fsod[demo]")
@@ -101,3 +106,10 @@ def test_citation_names_software_and_paper() -> None:
     names = [author["family-names"] for author in paper["authors"]]
     assert names == ["Cao", "Wang", "Lin", "Lin"]
     assert title in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_page_of_installing_names_every_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    text = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z]+)` \|", text, re.MULTILINE)
+    assert {*rows} == {*project["optional-dependencies"]} - {"dev"}

@@ -12,11 +12,13 @@ import pytest
 
 from mini_fsod.errors import UserError
 from mini_fsod.files import (
+    copy_content,
     is_file,
     is_folder,
     lock,
     open_regular,
     part_of,
+    read_bytes,
     real,
     remove_leftovers,
     write_bytes,
@@ -91,6 +93,23 @@ def test_open_regular_rejects_pipes_and_folders(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "pipe", Path("/dev/zero")):
         with pytest.raises(OSError, match="not a regular file"):
             open_regular(path)
+
+
+def test_read_bytes_takes_memory_for_what_is_there_alone(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    assert read_bytes(tmp_path / "a", 1 << 60) == b"abc"
+    assert read_bytes(tmp_path / "a", 3) == b"abc"
+    with pytest.raises(OSError, match="larger than"):
+        read_bytes(tmp_path / "a", 2)
+
+
+def test_copy_content_is_whole_or_not_there(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    copy_content(tmp_path / "a", tmp_path / "b" / "c")
+    assert (tmp_path / "b" / "c").read_bytes() == b"abc"
+    with pytest.raises(OSError, match="No such file"):
+        copy_content(tmp_path / "nowhere", tmp_path / "d")
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
 
 
 def test_write_bytes_overwrites_only_regular_files(tmp_path: Path) -> None:

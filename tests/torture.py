@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -50,6 +51,8 @@ class Command:
         self.status: int | None = None
         self.pid = os.fork()
         if self.pid:
+            with suppress(OSError):  # the child does it too: whoever comes first
+                os.setpgid(self.pid, self.pid)
             return
         os.setpgid(0, 0)
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

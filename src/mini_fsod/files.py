@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -85,11 +86,16 @@ def read_bytes(path: Path, limit: int) -> bytes:
     """The content of a regular file of at most `limit` bytes, or an OSError before it is read."""
     with open_regular(path) as source:
         too_large = OSError(errno.EFBIG, f"larger than {limit / 2**20:,.0f} MB")
-        if length_of(source) > limit:
+        size = length_of(source)
+        if size > limit:
             raise too_large
-        content = source.read(limit + 1)
-    if len(content) > limit:  # it grows, or has no length, as in /proc
-        raise too_large
+        # to read N bytes takes the memory of N bytes, whatever is there
+        content = source.read(size + 1)
+        while len(content) > size:  # it grows
+            size = len(content)
+            content += source.read(min(limit - size, size) + 1)
+            if len(content) > limit:
+                raise too_large
     return content
 
 
@@ -120,6 +126,18 @@ def remove_leftovers(parts: Iterable[Path]) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write beside `path`, then rename: a killed process leaves the old file or none."""
+    with _written(path) as target:
+        target.write(content)
+
+
+def copy_content(source: Path, target: Path) -> None:
+    """Like `write_bytes`, with the content of another file, which may be large."""
+    with open_regular(source) as content, _written(target) as copy:
+        shutil.copyfileobj(content, copy)
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[BinaryIO]:
     if mode(path) and not is_file(path):
         raise unwritten(path, OSError(errno.EEXIST, "it exists and is not a regular file"))
     part = part_of(path)
@@ -130,7 +148,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         raise unwritten(path, error) from None
     try:
         with target:
-            target.write(content)
+            yield target
         part.replace(path)
     except OSError as error:
         raise unwritten(path, error) from None

@@ -20,6 +20,7 @@ IMAGES = 10_000_000  # of one file or folder
 BOXES = 50_000_000  # of one file or folder
 CLASSES = 20_000
 LABEL_BYTES = 1 << 24  # of the label file or XML file of one image
+LABEL_LINES = 1_000_000  # of the label file of one image
 BOXES_PER_LABEL = 50_000  # of the label file or XML file of one image
 LIST_BYTES = 1 << 26  # of a text file that lists pictures
 CVAT_BYTES = 1 << 29  # of CVAT's XML file, which holds all images
@@ -47,6 +48,7 @@ STUDY_RUNS = 5_000
 # What mini wrote itself, and weights
 STATE_BYTES = 1 << 24  # of a JSON file in a run's folder
 POOL_BYTES = 1 << 26  # of a pool that is compared with the mined one
+RUN_POOL_BYTES = 1 << 30  # of a pool in a run's folder, which is read at once
 PAIRS_BYTES = 1 << 34  # of what a scan found
 LOG_BYTES = 1 << 28  # of the log of a training
 CANDIDATES_BYTES = 1 << 30  # of the candidates of a run
@@ -61,7 +63,7 @@ DIGESTS_BYTES = 1 << 30  # of the known contents of a data set's pictures
 ONNX_BYTES = 2047 << 20  # protobuf holds 2 GB
 
 # The review page
-JOURNAL_BYTES = 1 << 28  # of the decisions of a review: a million of them
+JOURNAL_BYTES = 1 << 26  # of the decisions of a review: half a million of them
 BODY_BYTES = 1 << 20  # of a request to the page: some thousand decisions
 
 # Problems

@@ -15,7 +15,14 @@ from helpers import tiny
 from mini_fsod.data.check import class_problems, file_problems
 from mini_fsod.data.read import read_with_problems
 from mini_fsod.errors import Problem, total
-from mini_fsod.limits import BOXES_PER_LABEL, CLASSES, LABEL_BYTES, LIST_BYTES, PROBLEMS_KEPT
+from mini_fsod.limits import (
+    BOXES_PER_LABEL,
+    CLASSES,
+    LABEL_BYTES,
+    LABEL_LINES,
+    LIST_BYTES,
+    PROBLEMS_KEPT,
+)
 
 SECONDS = 10  # of processor time for a hostile file
 MEMORY = 500 * 2**20
@@ -65,6 +72,12 @@ def test_read_yolo_lists_some_wrong_lines_and_counts_the_others(tmp_path: Path) 
     assert len(problems) == PROBLEMS_KEPT + 1
     assert problems[-1].what == f"{300_000 - PROBLEMS_KEPT:,} more of this kind"
     assert kinds(problems) == {"label-broken": 300_000}
+
+
+def test_read_yolo_limits_the_lines_of_a_label_file(tmp_path: Path) -> None:
+    home = tiny.write_yolo(tmp_path / "data")
+    (home / "labels/train/a.txt").write_text("x\n" * (LABEL_LINES + 9))
+    assert kinds(problems_of(home)) == {"label-broken": LABEL_LINES + 1}
 
 
 def test_read_yolo_limits_the_boxes_of_a_picture(tmp_path: Path) -> None:

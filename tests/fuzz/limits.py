@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,16 @@ class TooLarge(Exception):
     pass
 
 
+@dataclass
+class Cost:
+    """The most that a case has taken so far."""
+
+    seconds: float = 0.0
+    bytes: int = 0
+
+
 @contextmanager
-def limited() -> Iterator[None]:
+def limited(most: Cost | None = None) -> Iterator[None]:
     """Raise TooSlow after 10 seconds, TooLarge if memory grew by more than 1 GB.
 
     Memory and waiting are only measured on Linux. A call into C that neither returns nor allocates
@@ -63,6 +72,9 @@ def limited() -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     grown = _memory("VmHWM") - before
+    if most is not None:
+        most.seconds = max(most.seconds, time.monotonic() - _waited() - start)
+        most.bytes = max(most.bytes, grown)
     if grown > BYTES:
         raise TooLarge(f"memory grew by {grown >> 20:,} MB")
 

@@ -113,25 +113,29 @@ def _read_zips(folder: Path) -> None:
 
 def _sample(folder: Path) -> None:
     _coco(folder)
-    lists = {"0": {"1": {"bird": ["10"], "bus": ["12"], "car": ["10"]}}}
+    lists = {"0": {"1": {"bird": [10], "bus": [11], "car": [10]}}}
     (folder / "lists.json").write_text(json.dumps(lists))
-    of_coco = {"1": {"bird": [["train", 10]], "bus": [["train", 12]], "car": [["val", 10]]}}
+    of_coco = {"1": {"bird": [["train", 10]], "bus": [["train", 11]], "car": [["val", 10]]}}
     (folder / "coco.json").write_text(json.dumps(of_coco))
 
 
 def _shots_of_lists(folder: Path) -> None:
-    for name in ("lists", "coco"):
-        mini(
-            *("sample", folder / "data" / "annotations.json", "--shots", 1, "--novel", "bird"),
-            *("--official", folder / f"{name}.json", "-o", folder / f"{name}-shots.json"),
+    words = ("sample", folder / "data" / "annotations.json", "--shots", 1, "--novel", "bird")
+    every(
+        *(
+            lambda n=n: mini(
+                *(*words, "--official", folder / n, "-o", folder / f"{n}-shots.json"),
+            )
+            for n in ("lists.json", "coco.json")
         )
+    )
 
 
 def _detections(folder: Path) -> None:
     _coco(folder)
     rows = [
         {"image_id": box["image_id"], "category_id": box["category_id"], "bbox": box["bbox"],
-         "score": 0.5, "category": "bird"}
+         "score": 0.5}
         for box in tiny.coco()["annotations"]
     ]  # fmt: skip
     (folder / "detections.json").write_text(json.dumps(rows))
@@ -145,9 +149,9 @@ def _detections(folder: Path) -> None:
 
 
 def _eval(folder: Path) -> None:
-    for name in ("detections", "predicted"):
-        words = ("eval", folder / "data" / "annotations.json", "--metric", "voc", "--novel", "bird")
-        mini(*words, "--detections", folder / f"{name}.json")
+    words = ("eval", folder / "data" / "annotations.json", "--metric", "voc", "--novel", "bird")
+    names = ("detections.json", "predicted.json")
+    every(*(lambda n=n: mini(*words, "--detections", folder / n) for n in names))
 
 
 # Mining
@@ -209,7 +213,10 @@ def _use_checkpoint(folder: Path) -> None:
 
 def _weights(folder: Path) -> None:
     torch.manual_seed(0)
-    state = dict(make_backbone(BackboneSettings(NARROW, "frozen")).state_dict())
+    state = dict(make_backbone(BackboneSettings(NARROW, "group")).state_dict())
+    for name in [name for name in state if name.endswith("bias")]:  # as BatchNorm's, of torchvision
+        state[name.replace("bias", "running_mean")] = torch.zeros_like(state[name])
+        state[name.replace("bias", "running_var")] = torch.ones_like(state[name])
     save_file(state, folder / "a.safetensors")
     torch.save(state, folder / "b.pth")
     of_moco = {f"module.encoder_q.{name}": value for name, value in state.items()}
@@ -239,7 +246,7 @@ def _whole_run(folder: Path) -> None:
 def _resume_run(folder: Path) -> None:
     every(
         lambda: mini("runs", folder / "runs"),
-        lambda: mini("run", folder / "runs" / "whole", "--to", "tune"),
+        lambda: mini("run", folder / "runs" / "whole", "--to", "tune", "--anyway"),
     )
 
 
@@ -275,7 +282,7 @@ def _use_study(folder: Path) -> None:
 
 def _config(folder: Path) -> None:
     keys = {key: value for key, value in SETTINGS.items() if key != "data.novel"}
-    lines = [f"{key}: {value}" for key, value in keys.items()]
+    lines = [f"{key}: {value}" for key, value in {**keys, "detector.weights": "null"}.items()]
     (folder / "flat.yaml").write_text("preset: photos\n" + "\n".join(lines))
     (folder / "nested.yaml").write_text(resolve("voc-320").to_yaml())
 
@@ -283,7 +290,7 @@ def _config(folder: Path) -> None:
 def _resolve(folder: Path) -> None:
     every(
         *(lambda n=n: mini("presets", folder / n) for n in ("flat.yaml", "nested.yaml")),
-        *(lambda n=n: resolve(folder / n).ready() for n in ("flat.yaml", "nested.yaml")),
+        *(lambda n=n: resolve(folder / n).to_yaml() for n in ("flat.yaml", "nested.yaml")),
     )
 
 
@@ -310,17 +317,17 @@ TARGETS = (
     Target("lists", _sample, ("*.json",), _shots_of_lists),
     Target("detections", _detections, ("*.json",), _eval),
     Target("mined", _mined, ("*.json", "*.npz"), _read_mined, 40),
-    Target("checkpoint", _checkpoint, ("*.safetensors", "photos/*"), _use_checkpoint),
-    Target("weights", _weights, ("*",), _use_weights, 10),
+    Target("checkpoint", _checkpoint, ("*.safetensors", "photos/*"), _use_checkpoint, 10),
+    Target("weights", _weights, ("*",), _use_weights, 8),
     Target("state", _progress, ("progress.pt", "log.jsonl"), training.run, 20),
-    Target("study", _study, ("*.yaml", "out/**/*.json"), _use_study, 15),
-    Target("config", _config, ("*.yaml",), _resolve, 15),
+    Target("study", _study, ("*.yaml", "out/**/*.json"), _use_study, 12),
+    Target("config", _config, ("*.yaml",), _resolve, 12),
     Target(
         "run",
         _whole_run,
         ("runs/whole/*.json", "runs/whole/.pools.json", "runs/.stages/*/*.*"),
         _resume_run,
-        6,
+        3,
     ),
     *COMMANDS,
 )  # fmt: skip

@@ -80,7 +80,7 @@ def _look_at(review: Review) -> None:
 def _mined_run(folder: Path) -> None:
     data = shapes.write_data(folder / "data")
     out = folder / "runs" / "shapes"
-    run(short_config(data, mine__threshold=0.65), out, last="mine")
+    run(short_config(data, mine__threshold=0.65), out, last="online")
     pool = json.loads((out / "pool.json").read_text())
     files = {image["id"]: image["file_name"] for image in pool["images"]}
     boxes = pool["annotations"]
@@ -94,7 +94,7 @@ def _review(folder: Path) -> None:
     def look_at_run() -> None:
         with reviewed_run(home, folder / "shots.json") as review:
             _look_at(review)
-            every(lambda: review.decide([]), review.undo)
+            review.undo()
 
     every(look_at_run, lambda: mini("mine", home))
     _add_class(folder, home)
@@ -104,6 +104,8 @@ def _add_class(folder: Path, home: Path) -> None:
     boxes = folder / "nuts.json"
     content = json.loads(Path(home.parents[1] / "data/annotations/train.json").read_text())
     content["categories"][0]["name"] = "nut"
+    for image in content["images"]:
+        image["file_name"] = f"train/{image['file_name']}"
     boxes.write_text(json.dumps(content))
     words = ("--from", home, "--add", "nut", "--boxes", boxes, "--no-estimate")
     every(lambda: mini("init", *words, "-o", folder / "more.yaml"))
@@ -148,7 +150,7 @@ def _convertible(folder: Path) -> None:
 def _convert(folder: Path) -> None:
     """What is written is read again, with as many boxes."""
     for source in ("annotations", "scored"):
-        for to in FORMATS:
+        for to in FORMATS[: None if source == "annotations" else 4]:  # the others have no scores
             out = folder / f"{source}-{to}{SUFFIXES.get(to, '')}"
             every(lambda s=source, t=to, o=out: _convert_to(folder / "data" / f"{s}.json", t, o))
 
@@ -246,7 +248,7 @@ COMMANDS = (
             *("runs/.stages/mine-*/*.json", "runs/shapes/*.json", "runs/shapes/.*.json"),
         ),
         _review,
-        12,
+        6,
     ),
     Target(
         "report",
@@ -256,11 +258,11 @@ COMMANDS = (
             "runs/.stages/*/*.npz",
         ),
         _report,
-        15,
+        6,
     ),
     Target("convert", _convertible, ("data/*.json",), _convert, 15),
     Target("coco 2014", _coco_2014, ("coco/annotations/*.json",), _arrange, 10),
     Target("onnx", _onnx, ("*.onnx",), _use_onnx, 10),
     Target("figures", _figures, ("study/*.json", "study/cells/*/*.*", "study/cells/*/*/*.*"),
-           _draw_figures, 2),
+           _draw_figures, 1),
 )  # fmt: skip

@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from fuzz.damage import RAN, damaged, replace
-from fuzz.limits import TooLarge, TooSlow, limited
-from fuzz.target import Target
+from fuzz.limits import Cost, TooLarge, TooSlow, limited
+from fuzz.target import Target, refused
 from fuzz.targets import TARGETS
 from mini_fsod.errors import UserError
 
@@ -44,6 +44,8 @@ def test_damaged_files_are_refused_or_read_within_limits(target: Target, tmp_pat
         }
     )
     assert names
+    _read_valid(target, valid, tmp_path / "whole")
+    most = Cost()
     failures: dict[str, str] = {}  # where it failed: how to see it again
 
     def case(data: st.DataObject) -> None:
@@ -54,7 +56,7 @@ def test_damaged_files_are_refused_or_read_within_limits(target: Target, tmp_pat
         for name, content in changes.items():
             replace(folder / name, content)
         try:
-            with limited(), warnings.catch_warnings():
+            with limited(most), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the command line does not raise them
                 target.read(folder)
             assert not Path(RAN).exists(), "code in a file was run"
@@ -94,9 +96,22 @@ def test_damaged_files_are_refused_or_read_within_limits(target: Target, tmp_pat
             of_round = settings(usual, max_examples=size, derandomize=False)
             of_round(seed(number)(given(st.data())(case)))()
             done += size
+        took = f"{most.seconds:.1f} s and {most.bytes >> 20} MB at most"
+        print(f"{target.name}: {done:,} cases, {took}")  # -rP shows it
 
     rounds()
     assert not failures, f"{len(failures)} kinds of failure:\n" + "\n".join(failures.values())
+
+
+def _read_valid(target: Target, valid: Path, copy: Path) -> None:
+    """What is not damaged is read: otherwise nobody looks at what is behind the first check."""
+    shutil.copytree(valid, copy, symlinks=True)
+    refused.clear()
+    with warnings.catch_warnings(action="ignore"):
+        result = target.read(copy)
+    assert not (isinstance(result, int) and result), f"valid files: exit code {result}"
+    assert not refused, f"valid files are refused: {refused[0].what} {refused[0].fix}"
+    shutil.rmtree(copy)
 
 
 def _where(error: BaseException) -> str:

@@ -15,12 +15,16 @@ import pytest
 import mini_fsod
 from helpers.tiny_detector import LABELS, files, tiny_detector, write_photos
 from mini_fsod.errors import UserError
+from mini_fsod.export.metadata import describe
 from mini_fsod.predict.onnx_model import OnnxModel
 from mini_fsod.predict.torch_model import TorchModel
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
+SIZES = {
+    "min_size": 64, "max_size": 96, "score_threshold": 0.05, "nms_iou": 0.5, "max_detections": 1,
+}  # fmt: skip
 SOURCE = Path(mini_fsod.__file__).parents[1]
 
 
@@ -123,3 +127,78 @@ def test_read_without_onnxruntime(file: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(UserError, match="onnxruntime is not installed"):
         OnnxModel.read(file)
+
+
+BOXES, SCORES = np.array([[[1, 2, 9, 9]]], np.float32), np.array([[0.75]], np.float32)
+LABEL, COUNT = np.array([[2]]), np.array([1])
+
+
+def made(path: Path, about: dict[str, Any], **outputs: Any) -> Path:
+    """A file that gives the same detections for every picture."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    usual = {"boxes": BOXES, "scores": SCORES, "labels": LABEL, "count": COUNT} | outputs
+    tensors = {name: onnx.numpy_helper.from_array(value, name) for name, value in usual.items()}
+    nodes = [helper.make_node("Constant", [], [n], value=t) for n, t in tensors.items()]
+    kinds = [helper.make_tensor_value_info(n, t.data_type, None) for n, t in tensors.items()]
+    images = helper.make_tensor_value_info("images", TensorProto.UINT8, ["n", "h", "w", 3])
+    graph = helper.make_graph(nodes, "made", [images], kinds)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    for key, value in describe(LABELS, **SIZES).items():
+        text = json.dumps(json.loads(value) | about) if key == "mini" else value
+        model.metadata_props.add(key=key, value=text)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_predict_takes_what_an_onnx_file_computes(tmp_path: Path) -> None:
+    model = OnnxModel.read(made(tmp_path / "a.onnx", {}), "cpu")
+    found = model.predict(np.zeros((30, 40, 3), np.uint8))
+    assert found.xywh.tolist() == [[1, 2, 8, 7]]
+    assert (found.scores.tolist(), found.names) == ([0.75], ("bird",))
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        {"labels": np.array([[3]])},
+        {"labels": np.array([[-1]])},
+        {"labels": np.array([[2.0]], np.float32)},
+        {"boxes": BOXES * np.nan},
+        {"boxes": BOXES * np.float32(1e30)},
+        {"boxes": BOXES[..., :3]},
+        {"boxes": BOXES[0], "scores": SCORES[0], "labels": LABEL[0]},
+        {"scores": SCORES * np.nan},
+        {"scores": SCORES * 7},
+        {"scores": -SCORES},
+        {"count": np.array([2])},
+        {"count": np.array([-1])},
+        {"count": np.array([1.0], np.float32)},
+        {"count": np.array(1)},
+        {name: np.repeat(v, 2, 0) for name, v in (("boxes", BOXES), ("scores", SCORES))},
+    ],
+    ids=lambda outputs: "-".join(f"{k}{v.ravel()[:1]}" for k, v in outputs.items()),
+)
+def test_predict_refuses_outputs_that_are_no_detections(
+    tmp_path: Path, outputs: dict[str, Any]
+) -> None:
+    model = OnnxModel.read(made(tmp_path / "a.onnx", {}, **outputs), "cpu")
+    with pytest.raises(UserError, match=r"a\.onnx: it does not compute detections"):
+        model.predict(np.zeros((30, 40, 3), np.uint8))
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"base": [], "novel": []},
+        {"base": ["bird"]},
+        {"base": ["\ud800"]},
+        {"min_size": 0},
+        {"max_size": 10**400},
+        {"nms_iou": "1"},
+    ],
+)
+def test_load_refuses_metadata_that_says_nothing(tmp_path: Path, about: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"a\.onnx: its metadata cannot be read"):
+        OnnxModel.read(made(tmp_path / "a.onnx", about), "cpu")

@@ -17,12 +17,13 @@ from mini_fsod.errors import UserError
 from mini_fsod.predict.torch_model import TorchModel
 from mini_fsod.predict.video import Video, VideoWriter, is_video
 
+VIDEO = b"RIFF\0\0\0\0AVI "
 FRAMES = np.random.RandomState(0).randint(0, 256, (3, 60, 80, 3)).astype(np.uint8)  # RGB
 
 
 class FakeCapture:
     def __init__(self, path: str) -> None:
-        self.left = list(FRAMES) if Path(path).read_bytes() == b"video" else []
+        self.left = list(FRAMES) if Path(path).read_bytes() == VIDEO else []
 
     def isOpened(self) -> bool:
         return bool(self.left)
@@ -70,7 +71,7 @@ def opencv(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def clip(tmp_path: Path) -> Path:
-    (tmp_path / "clip.avi").write_bytes(b"video")
+    (tmp_path / "clip.avi").write_bytes(VIDEO)
     return tmp_path / "clip.avi"
 
 
@@ -83,7 +84,7 @@ def test_video_gives_rgb_frames(clip: Path) -> None:
 
 
 def test_video_that_cannot_be_read(tmp_path: Path) -> None:
-    (tmp_path / "bad.mp4").write_bytes(b"no video")
+    (tmp_path / "bad.mp4").write_bytes(b"RIFF no video")
     with pytest.raises(UserError, match=r"bad\.mp4: OpenCV cannot read"):
         Video(tmp_path / "bad.mp4")
     with pytest.raises(UserError, match="does not exist"):
@@ -127,3 +128,26 @@ def test_predict_command_counts_and_draws_frames(clip: Path, tmp_path: Path, min
     frames = {line.split(",")[1] for line in (tmp_path / "found.csv").read_text().splitlines()[1:]}
     assert frames <= {"0", "1", "2"}
     assert frames
+
+
+@pytest.mark.parametrize(
+    ("content", "read"),
+    [
+        (b"\0\0\0\x20ftypisom", True),
+        (b"\x1aE\xdf\xa3", True),
+        (b"#EXTM3U\nhttp://example.org/a.ts\n", False),
+        (b"ffconcat version 1.0\nfile /etc/passwd\n", False),
+        (b"", False),
+    ],
+)
+def test_video_is_chosen_by_its_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, read: bool
+) -> None:
+    """OpenCV would follow lists of films to other files and addresses."""
+    (tmp_path / "clip.mp4").write_bytes(content)
+    monkeypatch.setattr(sys.modules[__name__], "VIDEO", content)
+    if read:
+        assert len([*Video(tmp_path / "clip.mp4")]) == len(FRAMES)
+        return
+    with pytest.raises(UserError, match=r"clip\.mp4: not a video of a format that is read"):
+        Video(tmp_path / "clip.mp4")

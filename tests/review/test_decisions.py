@@ -59,6 +59,31 @@ def test_journal_goes_on_where_it_ended(path: Path) -> None:
     assert read_decisions(path) == numbered(ACCEPT, MOVED, undo(1), REJECT)
 
 
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ({"n": 4, "do": "undo", "of": 4}, "not before it"),
+        ({"n": 4, "do": "undo", "of": 9}, "not before it"),
+        ({"n": 4, "do": "undo", "of": -1}, "not before it"),
+        ({"n": 4, "do": "undo"}, "not before it"),
+        ({"n": 4, "do": "accept", "picture": "\ud800", "class": "a", "bbox": [1, 2, 3, 4]}, "text"),
+        ({"n": 4, "do": "accept", "picture": "a", "class": "\ud800", "bbox": [1, 2, 3, 4]}, "text"),
+        (
+            {"n": 4, "do": "accept", "picture": "a", "class": "a", "bbox": [10**400, 2, 3, 4]},
+            "bbox",
+        ),
+        ({"n": 4, "do": "accept", "picture": "a", "class": "a"}, "missing"),
+    ],
+)
+def test_read_decisions_names_a_line_that_says_nothing(
+    path: Path, line: dict[str, object], why: str
+) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    with pytest.raises(UserError, match=rf"line 5: cannot be read \(.*{why}"):
+        read_decisions(path)
+
+
 def test_journal_takes_no_decisions_for_nothing(path: Path) -> None:
     before = path.read_bytes()
     journal = Journal(path)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mini_fsod.errors import UserError
+from mini_fsod.limits import RUN_POOL_BYTES
 from mini_fsod.review.decisions import JOURNAL, NOWHERE, Decision, Journal, Place
-from mini_fsod.runs.pool import EXTRA_POOL, POOL, edits, has_accepted, refresh_pools
+from mini_fsod.runs.pool import EXTRA_POOL, POOL, copy_pools, edits, has_accepted, refresh_pools
 
 BOX = {"image_id": 1, "category_id": 3, "bbox": [1, 2, 30, 40], "score": 0.9}
 
@@ -227,6 +230,17 @@ def test_refresh_pools_leaves_a_broken_pool_to_its_reader(run: Path, tmp_path: P
     decide(run, REJECT)
     refresh_pools(run, mined)
     assert (run / POOL).read_text() == "{"
+
+
+def test_refresh_pools_refuses_a_pool_that_is_too_large(run: Path, tmp_path: Path) -> None:
+    mined = write_mined(tmp_path / "mine-1", BOX)
+    refresh_pools(run, mined)
+    os.truncate(run / POOL, RUN_POOL_BYTES + 1)
+    decide(run, REJECT)
+    with pytest.raises(UserError, match=r"pool\.json: cannot be read \(larger than 1,024 MB\)"):
+        refresh_pools(run, mined)
+    with pytest.raises(UserError, match="larger than"):
+        copy_pools(run, tmp_path / "copy")
 
 
 def test_edits_counts_what_the_decisions_changed(run: Path, tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def _pool_of_run(value: Path) -> Path:
     return value / "pool.json" if is_folder(value) else value
 
 
-Int = Annotated[int, BeforeValidator(_reject_bool)]
+Int = Annotated[int, BeforeValidator(_reject_bool), Field(gt=-(1 << 53), lt=1 << 53)]
 Float = Annotated[float, BeforeValidator(_reject_bool)]
 NonNegative = Annotated[Int, Field(ge=0)]
 Count = Annotated[Int, Field(ge=1)]

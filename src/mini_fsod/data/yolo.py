@@ -31,6 +31,7 @@ from mini_fsod.limits import (
     BOXES_PER_LABEL,
     CLASSES,
     LABEL_BYTES,
+    LABEL_LINES,
     LIST_BYTES,
     YAML_BYTES,
 )
@@ -297,6 +298,10 @@ def _boxes(
     width, height = size
     count = 0
     for n, line in enumerate(lines, start=1):
+        if n > LABEL_LINES:
+            what = f"more than {LABEL_LINES:,} lines; no more are read"
+            report("label-broken", f"line {n}", what, file=file)
+            return
         words = line.split()
         if not words:
             continue

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field
 
 from mini_fsod import __version__
+from mini_fsod.data.text import is_text
 from mini_fsod.errors import UserError
 from mini_fsod.labels import LabelMap
 from mini_fsod.state_files import Count, Finite, Kind, check_kind
@@ -36,8 +40,8 @@ class OnnxMetadata(Kind):
     version: str  # of mini
     base: list[str]
     novel: list[str]
-    min_size: Count
-    max_size: Count
+    min_size: Annotated[Count, Field(ge=1)]
+    max_size: Annotated[Count, Field(ge=1)]
     score_threshold: Finite
     nms_iou: Finite
     max_detections: Count
@@ -69,7 +73,11 @@ def parse(name: str, metadata: Mapping[str, str]) -> OnnxMetadata:
         content = json.loads(metadata["mini"])
         if check_kind(content, _Format)["format"] > FORMAT:
             raise UserError(f"{name}: written by a newer mini.", "Update mini.")
-        return OnnxMetadata.model_validate(content)
+        found = OnnxMetadata.model_validate(check_kind(content, OnnxMetadata))
+        names = found.labels.classes
+        if not names or len({*names}) < len(names) or not all(map(is_text, names)):
+            raise ValueError("class names are missing, not text, or there twice")
+        return found
     except (ValueError, RecursionError) as error:
         raise UserError(
             f"{name}: its metadata cannot be read ({str(error)[:200]}).", "Export it again."

@@ -19,7 +19,7 @@ from mini_fsod.config.schema import Config
 from mini_fsod.data.dataset import NO_BOXES, Bools, Boxes, Dataset
 from mini_fsod.data.subsets import arranged
 from mini_fsod.errors import UserError
-from mini_fsod.files import is_file, write_bytes, write_json
+from mini_fsod.files import copy_content, is_file, write_json
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.cache import image_sizes
 from mini_fsod.mining import extra, pool_io
@@ -154,7 +154,7 @@ def _copy(given: Path, images: Path | None, folder: Path) -> dict[str, Any]:
     names = (*others, *(f"{extra.EXTRA}/{name}" for name in others))
     for name, path in ({name: source / name for name in names} | pools).items():
         if is_file(path):
-            write_bytes(folder / name, path.read_bytes())
+            copy_content(path, folder / name)
     figures = extra.figures_in(source)
     figures.pop("seconds", None)  # they were spent elsewhere
     if images is not None:
@@ -172,17 +172,18 @@ def _choose(
     labels = run.data.labels
     by_prototypes = run.config.transfer.calibration == "prototypes"
     found, kept, table = _candidates_and_pool(run, pairs, data, per_class, sure, by_prototypes)
-    as_found = found, kept
+    as_found, boxes_as_found = None, None
     if run.config.mine.segmenter is not None:
         segmenter = load_segmenter(run.config.mine.segmenter, run.device)
+        as_found = found, kept
         found, kept = tighten(segmenter, data, found, kept, run.device)
+        boxes_as_found = as_found[0].xywh[kept]
         table = {
             name: replace(row, kept=int(kept[found.label == index].sum()))
             for index, (name, row) in enumerate(table.items())
         }
     pool_io.write_candidates(folder / CANDIDATES, found, data, labels)
     pool_io.write_thresholds(folder / THRESHOLDS, run.config.mine.min_score, table)
-    boxes_as_found = as_found[0].xywh[kept]
     pool_io.write_pool(folder / POOL, found.take(kept), data, labels, boxes_as_found)
     figures: dict[str, Any] = {"candidates": len(found), "kept": int(kept.sum())}
     if len(found):
@@ -200,8 +201,7 @@ def _choose(
         if found.cosine is not None:
             detector_alone = replace(pairs, products=None, crops=None)
             plain = _candidates_and_pool(run, detector_alone, data, per_class, sure, False)[:2]
-        with_segmenter = run.config.mine.segmenter is not None
-        audited = audit(found, kept, truth, plain, as_found if with_segmenter else None)
+        audited = audit(found, kept, truth, plain, as_found)
         write_json(folder / AUDIT, audited)
         verdict = judge_with_pool(judge_candidates(found, truth), found, kept, truth)
         figures |= {name: audited["pool"][name] for name in ("precision", "recall")}

@@ -16,6 +16,7 @@ from mini_fsod.loader.decode import cores
 from mini_fsod.predict.model import Found, Model
 from mini_fsod.predict.pictures import Decoded
 
+MOST_PIXELS = 1e7  # of a box's corner
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 
@@ -67,14 +68,35 @@ class OnnxModel(Model):
     def detect(self, pictures: Sequence[Decoded]) -> list[Found]:
         found = []
         for picture in pictures:  # of different sizes
-            (boxes,), (scores,), (labels,), (count,) = self.run(picture.pixels[None])
+            try:
+                boxes, scores, labels = self._first(*self.run(picture.pixels[None]))
+            except Exception as error:  # onnxruntime raises classes of its own
+                reason = " ".join(str(error).split())[:200]
+                raise UserError(
+                    f"{self.source}: it does not compute detections ({reason}).", "Export it again."
+                ) from None
             # the picture may have been reduced while it was decoded
             height, width = np.array(picture.size) / picture.pixels.shape[:2]
-            xyxy = boxes[:count].astype(np.float64) * [width, height, width, height]
+            xyxy = boxes.astype(np.float64) * [width, height, width, height]
             xywh = np.concatenate([xyxy[:, :2], xyxy[:, 2:] - xyxy[:, :2]], axis=1)
-            scores = scores[:count].astype(np.float64)
-            found.append((xywh, labels[:count].astype(np.int64), scores))
+            found.append((xywh, labels, scores.astype(np.float64)))
         return found
+
+    def _first(self, boxes: Any, scores: Any, labels: Any, count: Any) -> tuple[Any, Any, Any]:
+        """The detections in the first picture; a ValueError where they are none of this model."""
+        shapes = [(*scores.shape, 4), scores.shape, (1,)]
+        kinds = [boxes.dtype.kind, scores.dtype.kind, labels.dtype.kind, count.dtype.kind]
+        if [boxes.shape, labels.shape, count.shape] != shapes or kinds != [*"ffii"]:
+            raise ValueError("outputs of other shapes or types")
+        n = int(count[0])
+        if len(scores) != 1 or not 0 <= n <= scores.shape[1]:
+            raise ValueError(f"{n} detections in a picture")
+        boxes, scores, labels = boxes[0, :n], scores[0, :n], labels[0, :n]
+        if not (np.abs(boxes) < MOST_PIXELS).all() or not ((scores >= 0) & (scores <= 1)).all():
+            raise ValueError("boxes or scores out of range")
+        if not ((labels >= 0) & (labels < len(self.names))).all():
+            raise ValueError("a class without a name")
+        return boxes, scores, labels
 
     def run(self, images: Any) -> Any:
         """The file's outputs for images (N, H, W, 3) uint8: boxes, scores, labels, count."""

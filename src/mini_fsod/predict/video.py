@@ -11,11 +11,17 @@ import numpy as np
 from PIL import Image
 
 from mini_fsod.errors import UserError
-from mini_fsod.files import is_file
+from mini_fsod.files import is_file, open_regular
 from mini_fsod.limits import PICTURE_PIXELS
 from mini_fsod.loader.decode import Bytes
 
 SUFFIXES = (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg")
+# What is at the beginning of these kinds: (position, bytes). The content chooses OpenCV's reader,
+# and some are asked for further files and addresses by it, as by lists of films in text.
+HEADS = (
+    *((4, kind) for kind in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")),  # MP4
+    *((0, kind) for kind in (b"RIFF", b"\x1aE\xdf\xa3", b"\0\0\1\xba", b"\0\0\1\xb3")),
+)
 CODEC = "mp4v"  # of drawn videos: OpenCV writes it without further libraries
 
 
@@ -41,6 +47,10 @@ class Video:
         self._cv2 = import_opencv()
         if not is_file(path):
             raise UserError(f"{path}: this video does not exist.", "Check the path.")
+        with open_regular(path) as file:
+            head = file.read(8)
+        if not any(head[at:].startswith(kind) for at, kind in HEADS):
+            raise UserError(f"{path}: not a video of a format that is read.", "Convert it to MP4.")
         self._capture = self._cv2.VideoCapture(str(path))
         width, height, rate, frames = (
             self._capture.get(getattr(self._cv2, f"CAP_PROP_{name}"))

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from mini_fsod.data.text import is_text
 from mini_fsod.errors import UserError
 from mini_fsod.files import FREE_SPACE, mode, read_bytes, unwritten
 from mini_fsod.limits import JOURNAL_BYTES
@@ -223,15 +224,17 @@ def _decision(record: Any, number: int) -> Decision:
     if record.get("n") != number:
         raise ValueError(f"it should have the number {number}")
     if record.get("do") == "undo":
-        return (
-            Decision(NOWHERE, "undo", of=record["of"], number=number) if "of" in record else _no()
-        )
+        if not 0 < record.get("of", 0) < number:
+            raise ValueError("it takes back a decision that is not before it")
+        return Decision(NOWHERE, "undo", of=record["of"], number=number)
     if not {"do", "picture", "class", "bbox"} <= record.keys():
-        _no()
+        raise ValueError("something is missing in it")
     place = Place(
         record["picture"], record.get("extra", False), record["class"], _box(record["bbox"])
     )
     corrected: Mapping[str, Any] = record.get("as", {})
+    if not all(map(is_text, (place.picture, place.name, corrected.get("class", "")))):
+        raise ValueError("a name in it is not text")
     return Decision(
         place,
         record["do"],
@@ -244,10 +247,6 @@ def _decision(record: Any, number: int) -> Decision:
 
 
 NOWHERE = Place("", False, "", (0.0, 0.0, 0.0, 0.0))  # an undo names a decision, not a place
-
-
-def _no() -> Decision:
-    raise ValueError("something is missing in it")
 
 
 def _box(values: Sequence[float]) -> Box:

@@ -19,7 +19,7 @@ from mini_fsod import console
 from mini_fsod.data.json_stream import JsonError, records
 from mini_fsod.errors import UserError
 from mini_fsod.files import digest, dumps, is_file, read_bytes, write_bytes, write_json
-from mini_fsod.limits import POOL_BYTES
+from mini_fsod.limits import POOL_BYTES, RUN_POOL_BYTES
 from mini_fsod.mining.names import REVIEWED
 from mini_fsod.review.correct import corrected_pool
 from mini_fsod.review.decisions import JOURNAL, Decision, read_decisions
@@ -50,7 +50,7 @@ def refresh_pools(run: Path, mined: Path) -> None:
         about = [d for d in decisions if d.do == "undo" or d.place.extra == (name == EXTRA_POOL)]
         new = None
         if is_file(source):
-            new = _corrected(source, source, about, 0) or source.read_bytes()
+            new = _corrected(source, source, about, 0) or _content(source)
         origin = origins.get(name, {})
         edited = False
         if is_file(target):
@@ -82,7 +82,7 @@ def _corrected(base: Path, source: Path, decisions: Sequence[Decision], since: i
 
     `source` is as it was mined, and names all pictures.
     """
-    unchanged = base.read_bytes()
+    unchanged = _content(base)
     places = [decision.place for decision in decisions if decision.do != "undo"]
     if not places:
         return unchanged
@@ -146,7 +146,7 @@ def copy_pools(run: Path, target: Path) -> None:
     """Copy a run's pools, and what `refresh_pools` needs, to try it elsewhere."""
     for name in (*MINED, ORIGIN, JOURNAL):
         if is_file(run / name):
-            write_bytes(target / name, (run / name).read_bytes())
+            write_bytes(target / name, _content(run / name))
 
 
 def _boxes(pool: Path) -> Counter[tuple[Any, ...]]:
@@ -171,6 +171,15 @@ def _boxes(pool: Path) -> Counter[tuple[Any, ...]]:
         )
     except (OSError, ValueError, KeyError, TypeError, OverflowError, JsonError):
         return Counter()  # the reader of pools says what is wrong
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return read_bytes(path, RUN_POOL_BYTES)
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be read ({error.strerror}).", "Move it away: it is written again."
+        ) from None
 
 
 def _read(pool: Path) -> Any:

@@ -25,13 +25,13 @@ from mini_fsod.eval.score import NAMES
 from mini_fsod.files import (
     CHECKPOINT_FILE,
     CONFIG_FILE,
+    copy_content,
     digest,
     is_file,
     is_folder,
     lock,
     part_of,
     unwritten,
-    write_bytes,
 )
 from mini_fsod.state_files import Count, Finite, Kind, read_state_file
 
@@ -217,7 +217,7 @@ def copy_file(source: Path, target: Path) -> None:
             return
         part.replace(target)
     except OSError:
-        write_bytes(target, source.read_bytes())
+        copy_content(source, target)
 
 
 def discard(folder: Path) -> None:

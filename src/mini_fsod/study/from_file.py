@@ -29,7 +29,7 @@ from mini_fsod.config.schema import STAGES
 from mini_fsod.errors import UserError, nearest
 from mini_fsod.eval.score import COCO_ALONE, NAMES
 from mini_fsod.files import is_file, read_bytes
-from mini_fsod.limits import QUOTED, YAML_BYTES
+from mini_fsod.limits import QUOTED, STUDY_RUNS, YAML_BYTES
 from mini_fsod.plain_yaml import parse_yaml
 from mini_fsod.study.known import STUDIES
 from mini_fsod.study.studies import Row, Study, parse_numbers
@@ -124,6 +124,11 @@ def _rows(path: Path, value: Any, last: str) -> tuple[Row, ...]:
     if not isinstance(value, dict) or not value:
         raise UserError(
             f"{path}: rows: needs at least one row.", "Write rows: {LABEL: [key=value, ...]}."
+        )
+    if len(value) > STUDY_RUNS:
+        raise UserError(
+            f"{path}: rows: {len(value):,} of them, and a study has {STUDY_RUNS:,} runs at most.",
+            "Describe several studies.",
         )
     rows: dict[str, Row] = {}  # by the part of a folder's name
     for label, what in value.items():

@@ -15,7 +15,8 @@ from typing import Any
 from mini_fsod import console
 from mini_fsod.config.schema import Config
 from mini_fsod.errors import UserError
-from mini_fsod.files import lock, write_bytes, write_json
+from mini_fsod.files import lock, read_bytes, write_bytes, write_json
+from mini_fsod.limits import STATE_BYTES
 from mini_fsod.runs.store import Busy, Figures
 from mini_fsod.state_files import Kind, read_state_file
 from mini_fsod.study.plan import Cell, StudyPlan
@@ -145,10 +146,10 @@ class _Worker:
         for path in self._failures(cell, cell.keys):
             if _changed(path) not in (0, self.old_failures[path]):
                 try:
-                    lines = path.read_text(errors="replace").splitlines()
+                    text = read_bytes(path, STATE_BYTES).decode(errors="replace")
                 except OSError:  # a process that started later tries it again
                     continue
-                return lines[-1] if lines else "failed"
+                return (text.splitlines() or ["failed"])[-1]
         return ""
 
     def _failures(self, cell: Cell, stages: Iterable[str]) -> list[Path]:

@@ -139,8 +139,16 @@ def shell_lines() -> list[str]:
 
 @pytest.mark.parametrize("line", shell_lines())
 def test_shell_lines_are_accepted(line: str) -> None:
-    """`mini` reads each of its lines without an error; targets of make and extras of pip exist."""
+    """`mini` reads each of its lines without an error; targets of make, extras of pip, and scripts
+    with their options exist.
+    """
     program, *words = shlex.split(line, comments=True)
+    if program == "torchrun":
+        from torch.distributed.run import parse_args
+
+        launched = parse_args(words)
+        assert launched.no_python
+        program, words = launched.training_script, launched.training_script_args
     if program == "mini":
         command: Any = typer.main.get_command(app)
         while hasattr(command, "commands") and words and not words[0].startswith("-"):
@@ -151,6 +159,10 @@ def test_shell_lines_are_accepted(line: str) -> None:
     if program == "make":
         makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
         assert re.search(rf"^{words[0]}:", makefile, re.M)
+        return
+    if program == "python":
+        script = (ROOT / words[0]).read_text(encoding="utf-8")
+        assert all(f'"{word}"' in script for word in words if word.startswith("-"))
         return
     assert (program, words[0]) == ("pip", "install"), "no test for this program"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -13,6 +13,7 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
+import torch
 
 from helpers import shapes, tiny, tiny_run
 from helpers.s3 import s3_server
@@ -22,7 +23,9 @@ from mini_fsod.data.pictures import PictureError, open_picture, picture_size
 from mini_fsod.data.read import read
 from mini_fsod.errors import UserError
 from mini_fsod.files import default_cache_folder, is_file
+from mini_fsod.mining.extra import extra_images
 from mini_fsod.remote import RemotePath, as_path
+from mini_fsod.runs.data import RunData
 
 needs_s3fs = pytest.mark.skipif(
     importlib.util.find_spec("s3fs") is None, reason="needs the extra storage"
@@ -98,6 +101,16 @@ def test_pictures_in_storage_beside_annotations_here(
     data = read(path, root=upload(tmp_path / "pictures"))
     assert is_file(data.path(2))
     assert str(data.path(2)) == "memory://pictures/below/c.png"
+
+
+def test_extra_images_in_storage(upload: Callable[[Path], Path], tmp_path: Path) -> None:
+    data = shapes.write_data(tmp_path / "data")
+    shapes.pictures(tmp_path / "extra", 3, seed=7)
+    upload(tmp_path / "extra")
+    config = tiny_run.config(data, mine__extra="memory://extra")
+    assert config.mine.extra is not None
+    found = extra_images(RunData(config, torch.device("cpu")), config.mine.extra)
+    assert [str(found.path(i)) for i in range(3)] == [f"memory://extra/{i}.png" for i in range(3)]
 
 
 def test_annotations_are_copied_again_when_they_change(

@@ -136,6 +136,18 @@ def test_study_lists_the_studies_with_runs_and_time(mini: Mini) -> None:
     assert "times are rough" in said
 
 
+def test_study_lists_the_time_on_all_gpus(mini: Mini, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    _, text, _ = mini("study", "--list")
+    header, *lines = text.splitlines()
+    assert header.split()[2:6] == ["one", "GPU", "4", "GPUs"]
+    miners = next(line for line in lines if line.startswith("miners")).split()
+    assert miners[1] == "5"
+    assert miners[3] == miners[5]
+    assert float(miners[2].replace(":", ".")) > float(miners[4].replace(":", "."))
+
+
 def test_study_lists_the_rows_of_one_study(mini: Mini) -> None:
     code, text, _ = mini("study", "mingling", "--list")
     assert code == 0

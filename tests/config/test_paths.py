@@ -13,7 +13,7 @@ from mini_fsod.config.paths import NAME_KEYS, PATH_KEYS, paths_for, paths_from
 def test_path_keys_are_all_keys_that_take_a_file_or_folder() -> None:
     files = """
         data.root data.pictures data.cache shots.file shots.root base.checkpoint transfer.checkpoint
-        mine.pool mine.detections mine.extra
+        mine.pool mine.segmenter mine.detections mine.extra
     """
     assert sorted(PATH_KEYS) == sorted(files.split())
     assert sorted(NAME_KEYS) == ["detector.weights", "discriminator.weights", "shots.official"]

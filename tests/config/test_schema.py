@@ -61,6 +61,20 @@ def test_ready_names_missing_keys(tmp_path: Path, sets: list[str], words: str, f
     assert fix in caught.value.fix
 
 
+@pytest.mark.parametrize(
+    ("sets", "words"),
+    [
+        (["mine.candidates=proposals", "mine.mean_score=0.7"], "must be null with mine.candidates"),
+        (["mine.candidates=proposals", "mine.detections=a.json"], "replaces mine.candidates"),
+        (["discriminator.compete=0.5"], "needs discriminator.refine"),
+    ],
+)
+def test_keys_that_do_not_go_together(tmp_path: Path, sets: list[str], words: str) -> None:
+    (tmp_path / "my.yaml").touch()
+    with pytest.raises(UserError, match=words):
+        resolve(str(tmp_path / "my.yaml"), sets)
+
+
 def test_ready_accepts_a_preset_with_a_data_folder() -> None:
     resolve("paper", ["data.root=voc"]).ready()
     resolve("demo").ready()

@@ -161,6 +161,8 @@ def test_batch_crops_an_enlarged_picture(flip: bool) -> None:
     wanted = wanted.flip(-1) if flip else wanted
     assert (batch.images[0, :, :, :20].float() - wanted).abs().max() < 0.51
     assert batch.targets.valid.tolist() == [[True, False]]  # of the second a fortieth is seen
+    assert batch.targets.ignore is not None
+    assert batch.targets.ignore.tolist() == [[False, True]]
     back = to_picture(batch.targets.boxes, batch)
     assert back[0, 0].tolist() == pytest.approx([5, 3, 11, 8])
 
@@ -193,6 +195,8 @@ def test_batch_has_no_valid_target_for_images_without_boxes() -> None:
         plan_of([(3, 3)] * 2, (32, 32))
     )
     assert batch.targets.valid.tolist() == [[False, False], [True, True]]
+    assert batch.targets.ignore is not None
+    assert not batch.targets.ignore.any()
     assert batch.box_index.tolist() == [[-1, -1], [0, 1]]
 
 

@@ -26,6 +26,7 @@ from mini_fsod.loader.stream import Stream
 
 CPU = torch.device("cpu")
 LIMIT = (64, 128)
+STATM = Path("/proc/self/statm")
 
 
 @pytest.fixture
@@ -130,3 +131,14 @@ def test_batches_of_ranks_make_up_the_whole_batch(data: Dataset) -> None:
     parts = [next(streaming(data, 1).batches(plans_of(order, 3, None, rank, 2))) for rank in (0, 1)]
     assert torch.equal(torch.cat([p.images for p in parts]), whole.images)
     assert isinstance(parts[0].plan, Plan)
+
+
+@pytest.mark.skipif(not STATM.exists(), reason="needs Linux's /proc")
+def test_batches_take_no_more_memory_in_a_long_epoch(data: Dataset) -> None:
+    """benchmarks/stream_memory.py does the same with as many pictures as COCO has."""
+    plans = plans_of(schedule(data), 0, 400)
+    resident = []
+    for n, _ in enumerate(streaming(data).batches(plans)):
+        if n in (60, 399):
+            resident.append(int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+    assert resident[1] - resident[0] < 10e6  # 340 batches kept would be 100 MB

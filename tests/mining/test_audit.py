@@ -22,6 +22,7 @@ from mini_fsod.mining.audit import (
     audit,
     judge_candidates,
     judge_with_pool,
+    reached_by_size,
     seem_complete,
 )
 from mini_fsod.mining.candidates import Candidates, select_candidates
@@ -117,6 +118,7 @@ def test_audit_of_hand_computed_figures(tmp_path: Path) -> None:
     result = audit(found, kept, ground_truth(truth), without)
     bird = result["classes"]["bird"]
     plain = bird.pop("without_co_mining")
+    assert bird.pop("without_segmenter") is None
     assert bird == {
         "hidden": 15,
         "kept": 13,
@@ -126,10 +128,16 @@ def test_audit_of_hand_computed_figures(tmp_path: Path) -> None:
         "precision": pytest.approx(11 / 13, abs=1e-6),
         "recall": pytest.approx(11 / 15, abs=1e-6),
         "false_on": {"background": 1, "badly_placed": 0, "classes": {"car": 1}},
+        "placement": {"mean_iou": 1, "badly_placed": 0},
         "candidates": 20,
         "candidates_true": 11,
         "candidates_recall": pytest.approx(11 / 15, abs=1e-6),
         "precision_by_rank": dict.fromkeys(("30", "100", "300", "600", "1000")) | {"10": 0.9},
+        "by_size": {
+            "small": {"hidden": 15, "candidates": 11},
+            "medium": {"hidden": 0, "candidates": 0},
+            "large": {"hidden": 0, "candidates": 0},
+        },
     }
     assert plain["candidates"] == 13
     assert plain["true_positives"] == 11
@@ -139,6 +147,43 @@ def test_audit_of_hand_computed_figures(tmp_path: Path) -> None:
     assert (total["kept"], total["true_positives"], total["hidden"]) == (13, 11, 15)
     assert total["precision_by_rank"]["10"] == 0.9
     json.dumps(result, allow_nan=False)
+
+
+def test_reached_by_size_counts_hidden_objects_whatever_takes_them(tmp_path: Path) -> None:
+    boxes = [(0, 0, 10, 10), (50, 0, 32, 32), (100, 0, 50, 200), (0, 300, 40, 40)]
+    truth = truth_of(tmp_path, *((0, BIRD, box) for box in boxes), (0, BUS, (200, 0, 9, 9)))
+    shots = arranged(truth.with_boxes(truth.boxes.take(np.array([3]))), LABELS).select([0])
+    found = found_of(
+        (0, 0, 0.9, (0, 0, 10, 10)),
+        (0, 0, 0.8, (1, 0, 10, 10)),  # again
+        (0, 1, 0.8, (50, 0, 32, 32)),  # as another class
+        (0, 0, 0.2, (100, 0, 50, 180)),
+        (0, 0, 0.2, (0, 300, 40, 40)),  # the shot is not hidden
+    )
+    assert reached_by_size(found, ground_truth(truth, shots), 0) == {
+        "small": {"hidden": 1, "candidates": 1},
+        "medium": {"hidden": 1, "candidates": 0},
+        "large": {"hidden": 1, "candidates": 1},
+    }
+    nothing = reached_by_size(found.take(np.zeros(5, dtype=np.bool_)), ground_truth(truth), 1)
+    assert nothing["small"] == {"hidden": 1, "candidates": 0}
+
+
+def test_audit_says_how_boxes_lie(tmp_path: Path) -> None:
+    """Of two birds one is half found, then as a whole; a third box lies badly on the other."""
+    truth = truth_of(tmp_path, (0, BIRD, (0, 0, 20, 20)), (0, BIRD, (50, 0, 20, 20)))
+    half = (0, 0, 0.9, (0, 0, 10, 20))
+    before = found_of(half, (0, 0, 0.8, (50, 0, 8, 20)), (1, 0, 0.7, (0, 0, 9, 9)))
+    after = found_of((0, 0, 0.9, (0, 0, 16, 20)), (0, 0, 0.8, (50, 0, 8, 20)))
+    everything = (before, np.ones(3, dtype=bool))
+    found = audit(after, np.ones(2, dtype=bool), ground_truth(truth), as_found=everything)
+    bird = found["classes"]["bird"]
+    assert bird["placement"] == {"mean_iou": 0.8, "badly_placed": 0.5}
+    assert bird["without_segmenter"]["placement"] == {
+        "mean_iou": 0.5,
+        "badly_placed": pytest.approx(1 / 3, abs=1e-6),
+    }
+    assert found["classes"]["bus"]["placement"] == {"mean_iou": None, "badly_placed": None}
 
 
 def test_audit_counts_shots_as_neither_right_nor_wrong(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from helpers.pairs import pairs_of, random_pairs, rows_of, with_cosines
 from mini_fsod.data.dataset import Boxes
 from mini_fsod.mining.candidates import not_nested, select_candidates
+from mini_fsod.mining.crop_similarity import CropFeatures
 from mini_fsod.mining.overlap import iou, pairs_within
 from mini_fsod.mining.pairs import Pairs
 
@@ -151,3 +152,17 @@ def test_select_candidates_by_prototypes_takes_the_mean_of_score_and_cosine() ->
 
 def test_select_candidates_by_prototypes_of_no_pairs() -> None:
     assert len(select_candidates(with_cosines(pairs_of(), []), by_prototypes=True)) == 0
+
+
+def test_select_candidates_gives_contested_boxes_score_0() -> None:
+    pairs = Pairs.of(
+        [0, 0, 1], [0, 1, 1], [0.8, 0.8, 0.9], [[0, 0, 9, 9], [0, 0, 9, 9], [0, 0, 9, 9]], [0, 1, 2]
+    )
+    features = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    shots = np.array([[1.0, 0.0], [0.0, 1.0]])
+    two = np.array([0, 1])
+    crops = CropFeatures(features, shots, two, shots, two, np.ones((2, 3)))
+    found = select_candidates(replace(pairs, crops=crops), refine=1, compete=0.5)
+    assert found.image.tolist() == [0, 0, 1]
+    assert found.label.tolist() == [0, 1, 1]
+    assert found.score.tolist() == pytest.approx([0.8**0.5, 0.0, 0.9**0.5])

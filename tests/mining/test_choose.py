@@ -14,10 +14,13 @@ from helpers import shapes
 from helpers.mining_run import mine_again, mined, mining_config, mining_run, scan_and_mine
 from helpers.shapes import NOVEL
 from helpers.tiny_run import MINED_FILES
+from helpers.tiny_segmenter import TINY, ColourSegmenter, write_segmenter
 from mini_fsod.errors import UserError
+from mini_fsod.mining import choose
 from mini_fsod.mining.choose import check_mining, few_mined_note, mine
 from mini_fsod.mining.pairs import Pairs
 from mini_fsod.mining.scan import PAIRS
+from mini_fsod.segmenter import load
 
 NO_DISCRIMINATOR = {"discriminator__weights": "none"}
 
@@ -233,6 +236,50 @@ def test_mine_with_few_annotations_estimates_no_precision(
 # A given pool
 
 
+def test_mine_with_a_segmenter(
+    shapes_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each hidden object is found a fifth too low, one of them twice."""
+    content = shapes.json_of(shapes_data / "annotations" / "train.json")["annotations"]
+    rows = []
+    for a in (a for a in content if a["category_id"] == 3):
+        x, y, w, h = a["bbox"]
+        row = {"image_id": a["image_id"], "category_id": 3, "bbox": [x, y, w, 0.8 * h]}
+        rows.append(row | {"score": 0.9})
+    x, y, w, h = rows[0]["bbox"]
+    rows.append(rows[0] | {"bbox": [x, y + 0.7 * h, w, 0.5 * h], "score": 0.6})
+    given = write_detections(tmp_path / "given.json", rows)
+    keys = {"mine__detections": given, "mine__threshold": 0.5, **NO_DISCRIMINATOR}
+    scan_and_mine(shapes_data, tmp_path, **keys)
+    assert all("bbox_found" not in box for box in mined(tmp_path, "pool.json")["annotations"])
+
+    monkeypatch.setattr(choose, "load_segmenter", lambda path, device: ColourSegmenter())
+    figures = mine_again(shapes_data, tmp_path, tmp_path, mine__segmenter="a.pt", **keys)
+    found, _, pool, audit = (mined(tmp_path, name) for name in MINED_FILES)
+    boxes = pool["annotations"]
+    assert len(boxes) == figures["kept"] == threshold_of(tmp_path)["kept"] == len(rows) - 1
+    assert len(found) == len(rows)
+    moved = [box for box in boxes if "bbox_found" in box]
+    assert 0 < len(moved) <= len(boxes)
+    assert all(box["bbox"][3] != box["bbox_found"][3] for box in moved)
+    in_candidates = [(c["image_id"], c["bbox"]) for c in found]
+    assert all((box["image_id"], box["bbox"]) in in_candidates for box in boxes)
+    after, before = audit["pool"], audit["pool"]["without_segmenter"]
+    assert before["kept"] == len(rows)
+    assert after["placement"]["mean_iou"] > before["placement"]["mean_iou"]
+    assert audit["pool"]["without_co_mining"] is None
+
+
+def test_mine_with_the_file_of_a_segmenter(
+    shapes_data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "MOBILE_SAM", TINY)
+    file = write_segmenter(tmp_path / "tiny.pt")
+    figures = mine_again(shapes_data, tmp_path, finished, mine__segmenter=file)
+    assert 0 < figures["kept"] <= threshold_of(finished)["kept"]
+    check_mining(mining_config(shapes_data, mine__segmenter=file))
+
+
 def test_mine_copies_a_given_pool(shapes_data: Path, finished: Path, tmp_path: Path) -> None:
     figures = {"candidates": 3, "kept": 2, "seconds": 9.0}
     given = tmp_path / "given"
@@ -282,7 +329,13 @@ def test_mine_refuses_a_scan_of_other_images(
         ({"discriminator__weights": "resnet18:nosuch"}, "nosuch"),
         ({"discriminator__weights": "resnet81"}, "resnet81"),
         ({"mine__detections": "nowhere.json"}, r"nowhere\.json: there is no such file"),
+        ({"mine__segmenter": "nowhere.pt"}, r"nowhere\.pt: there is no such file of weights"),
         ({"mine__pool": "nowhere.json"}, r"nowhere\.json: there is no such pool"),
+        (
+            {**NO_DISCRIMINATOR, "mine__candidates": "proposals"},
+            "proposals tells classes apart by the discriminator alone",
+        ),
+        ({"mine__candidates": "proposals"}, "proposals need features of crops"),
         (
             {**NO_DISCRIMINATOR, "transfer__calibration": "prototypes"},
             "prototypes compares candidates with the shots, which needs a discriminator",

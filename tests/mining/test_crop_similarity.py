@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -47,10 +49,45 @@ def test_similarity_to_best_uses_the_best_pairs_as_prototypes() -> None:
     assert one[1] == pytest.approx(np.cos(np.pi / 8))
 
 
+def test_competing_similarity_subtracts_a_share_of_the_best_other_class() -> None:
+    # prototypes stay on the axes: the best pair of each class lies on its own
+    features = crops([[2.0, 0.0], [0.0, 3.0], [4.0, 3.0], [4.0, 3.0], [4.0, -3.0]])
+    label, score = np.array([0, 1, 0, 1, 0]), np.array([0.9, 0.9, 0.5, 0.5, 0.5])
+    found = features.competing_similarity(np.arange(5), label, score, count=1, share=0.5)
+    # the fourth is more like class 0: contested; the fifth is opposite to class 1, which costs 0
+    assert found.tolist() == pytest.approx([1.0, 1.0, 0.8 - 0.3, 0.0, 0.8])
+    half = features.competing_similarity(np.arange(5), label, score, 1, 0.5, tau=0.5)
+    assert half == pytest.approx(found / 2)
+
+
+def test_competing_similarity_refines_without_what_another_class_has() -> None:
+    """Most candidates of class 0 are class 1's objects, seen in two poses; one is its own."""
+    own, first, second = [1.0, 0.1], [0.1, 1.0], [-0.1, 1.0]
+    features = crops([own, first, first, second, first, second])
+    label = np.array([0, 0, 0, 0, 1, 1])
+    score = np.array([0.6, 0.9, 0.9, 0.9, 0.9, 0.9])
+    rows = np.arange(6)
+    confused = features.similarity_to_best(rows, label, score, count=3)
+    assert confused[1] > confused[0]
+    found = features.competing_similarity(rows, label, score, count=3, share=0.5)
+    assert found[0] > found[1:4].max()
+    assert found[4:].min() > 0.5
+
+
+def test_competing_similarity_of_one_class_alone() -> None:
+    features = crops([[3.0, 4.0], [1.0, 0.0]])
+    features = replace(features, shots=features.shots[:1], shots_label=features.shots_label[:1])
+    found = features.competing_similarity(
+        np.arange(2), np.zeros(2, dtype=np.int64), np.array([0.1, 0.9]), count=1, share=0.5
+    )
+    assert found.tolist() == pytest.approx([0.6, 1.0])
+
+
 def test_crop_features_without_pairs() -> None:
     features, none = crops(np.zeros((0, 2))), np.zeros(0, dtype=np.int64)
     assert features.similarity_to_shots(none, none).shape == (0,)
     assert features.similarity_to_best(none, none, np.zeros(0), count=100).shape == (0,)
+    assert features.competing_similarity(none, none, np.zeros(0), 100, 0.5).shape == (0,)
     assert features.whitened().pairs.shape == (0, 2)
 
 

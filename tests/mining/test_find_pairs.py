@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import torchvision
 from torch import Tensor
 
 from helpers import shapes
@@ -169,6 +170,31 @@ def naive(
                 xywh = [left, top, right - left, bottom - top]
                 rows.append((image, c, score, xywh, cosine.item()))
     return sorted(rows, key=lambda row: (*row[:2], row[2]))
+
+
+def test_find_pairs_whatever_class_takes_the_best_of_all_classes(
+    detector: Detector, pictures: Pictures, data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "OF_ANY_CLASS", 5)
+    show = batches_of(pictures, data.boxes)
+    pairs = find_pairs(
+        detector, show, plans_of(pictures), BASE, MIN_SCORE, CPU, False, None, whatever_class=True
+    )
+    wanted = []
+    for plan in one_by_one(plans_of(pictures)):
+        (batch,) = show([plan])
+        with torch.no_grad():
+            found = detector.infer(batch.images, batch.sizes, exact=True)
+        score, label = found.scores[0].max(1)
+        kept = found.proposals.valid[0] & (score > MIN_SCORE)
+        box = found.boxes[0, torch.arange(len(label)), label][kept]
+        best = torchvision.ops.nms(box, score[kept], module.SAME_PLACE)[:5]
+        wanted += [(int(plan.images[0]), s) for s in score[kept][best].tolist()] * NOVEL
+    got = list(zip(pairs.image.tolist(), pairs.score.tolist(), strict=True))
+    np.testing.assert_allclose(sorted(got), sorted(wanted), rtol=NEAR)
+    counts = np.bincount(pairs.label, minlength=NOVEL)
+    assert len({*counts.tolist()}) == 1
+    assert pairs.xywh[pairs.label == 0].tolist() == pairs.xywh[pairs.label == 1].tolist()
 
 
 def test_find_pairs_equals_a_loop_over_everything(

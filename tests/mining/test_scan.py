@@ -13,8 +13,12 @@ from helpers import shapes
 from helpers.mining_run import mine_again, mined, mining_config, mining_run, scan_and_mine
 from helpers.tiny_run import MINED_FILES, detections
 from helpers.training import in_team
+from mini_fsod.data.subsets import arranged
 from mini_fsod.errors import UserError
+from mini_fsod.labels import LabelMap
+from mini_fsod.mining import crops
 from mini_fsod.mining import scan as module
+from mini_fsod.mining.overlap import iou, pairs_within
 from mini_fsod.mining.pairs import Pairs
 from mini_fsod.mining.scan import PAIRS, discriminator_of, scan
 from mini_fsod.runs.detectors import load_detector
@@ -89,6 +93,25 @@ def test_scan_of_the_same_images_with_another_discriminator_or_shots(
         after = mined(out, "candidates.json")
         assert {c["score_detector"] for c in after} & {c["score_detector"] for c in before}
         assert [c["cosine"] for c in after] != [c["cosine"] for c in before]
+
+
+def test_scan_of_proposals_keeps_the_best_off_base_boxes(
+    shapes_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {"discriminator__crop": 32, "mine__candidates": "proposals"}
+    scan_and_mine(shapes_data, tmp_path / "1", **keys)
+    run = mining_run(shapes_data, tmp_path / "1", **keys)
+    pairs = Pairs.load(tmp_path / "1" / "scan" / PAIRS)
+    assert pairs.crops is not None
+    assert len(pairs) > 10
+    base = arranged(run.data.mined, LabelMap(run.data.labels.base, ())).boxes
+    row, box = pairs_within(pairs.image, base.image)
+    assert iou(pairs.xywh[row], base.xywh[box]).max() < 0.5
+    monkeypatch.setattr(crops, "THINNED", 4)
+    scan_and_mine(shapes_data, tmp_path / "2", **keys)
+    few = Pairs.load(tmp_path / "2" / "scan" / PAIRS)
+    assert np.bincount(few.label).max() == 4
+    assert {*map(tuple, few.xywh.tolist())} <= {*map(tuple, pairs.xywh.tolist())}
 
 
 def test_scan_of_given_detections_needs_no_detector(

@@ -14,6 +14,8 @@ from mini_fsod.detector.backbone import NARROW
 from mini_fsod.detector.batch import Targets, join_targets
 from mini_fsod.detector.model import Detector, build
 from mini_fsod.detector.settings import RoISettings, RPNSettings
+from mini_fsod.loader.resident import ScoredBoxes
+from mini_fsod.online.retrain import regions_to_ignore
 from mini_fsod.online.targets import MinedInputs, losses_with_mined, with_mined
 
 
@@ -41,6 +43,31 @@ def test_with_mined_joins_truth_mined_and_ignored() -> None:
     empty, nowhere = (Targets(*(t[:, :0] for t in of[:3])) for of in (mined, ignored))
     to = with_mined(truth, empty, nowhere, one, both[:, :0], Online(), drop_nested=True)
     assert to.boxes[0].tolist() == [A, [0.0] * 4]
+
+
+def test_with_mined_ignores_what_the_view_cuts_off() -> None:
+    cut = targets([(A, 1, 1.0)])
+    truth = cut._replace(valid=~cut.valid, ignore=cut.valid)
+    mined, ignored = targets([(B, 2, 1.0)]), targets([(C, 3, 1.0)])
+    to = with_mined(truth, mined, ignored, torch.ones(()), mined.valid, Online(), False)
+    assert to.valid.tolist() == [[False, True, False]]
+    assert to.ignore is not None
+    assert to.ignore.tolist() == [[True, False, True]]
+
+
+def test_regions_to_ignore_are_candidates_and_boxes_that_the_view_cuts_off() -> None:
+    yes, no = torch.tensor([[True]]), torch.tensor([[False]])
+    (pool, candidates) = (
+        ScoredBoxes(t.boxes, t.labels, t.valid, torch.ones(1, 1), no)
+        for t in (targets([(A, 1, 1.0)]), targets([(B, 2, 1.0)]))
+    )
+    assert regions_to_ignore(pool, candidates).valid.tolist() == [[False, True]]
+    both = regions_to_ignore(
+        pool._replace(valid=no, cut=yes), candidates._replace(valid=no, cut=yes)
+    )
+    assert both.valid.tolist() == [[True, True]]
+    assert both.boxes[0].tolist() == [A, B]
+    assert both.labels.tolist() == [[1, 2]]
 
 
 def test_with_mined_marks_images_without_a_target() -> None:

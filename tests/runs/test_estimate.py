@@ -11,11 +11,13 @@ import torch
 
 from helpers.given import write_detector, write_photos
 from helpers.tiny_run import config, discriminator
+from helpers.tiny_segmenter import TINY, write_segmenter
 from mini_fsod.config.schema import Config
 from mini_fsod.runs import probe
 from mini_fsod.runs.data import RunData
 from mini_fsod.runs.detectors import new_detector
 from mini_fsod.runs.estimate import MINE_SECONDS, RunEstimate, estimate_run
+from mini_fsod.segmenter import load
 from mini_fsod.tfa.transfer import few_shot_detector
 
 CPU = torch.device("cpu")
@@ -129,6 +131,15 @@ def test_estimate_run_counts_nothing_for_no_fine_tuning(data: Path) -> None:
     mine, tune = estimated(tiny(data, tune__data="none"), "mine", "tune").stages
     assert (tune.minutes, tune.iterations) == (0, None)
     assert mine.minutes == pytest.approx(MINE_SECONDS / 60)
+
+
+def test_estimate_run_counts_the_segmenter(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "MOBILE_SAM", TINY)
+    file = write_segmenter(tmp_path / "tiny.pt")
+    (mine,) = estimated(tiny(data, mine__segmenter=file), "mine").stages
+    assert mine.minutes > MINE_SECONDS / 60
 
 
 def test_estimate_run_counts_no_scoring_without_a_test_set(data: Path, seconds: Clock) -> None:

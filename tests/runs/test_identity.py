@@ -75,8 +75,10 @@ def changed(one: dict[str, str], other: dict[str, str]) -> set[str]:
         ({"mine__min_score": 0.1}, {"scan", "mine"}),
         ({"discriminator__weights": "resnet50:IMAGENET1K_V1"}, {"scan", "mine"}),
         ({"mine__alpha": 2}, {"mine"}),
+        ({"mine__segmenter": "mobile_sam.pt"}, {"mine"}),
         ({"transfer__calibration": "prototypes"}, {"mine"}),
         ({"discriminator__whiten": True}, {"mine"}),
+        ({"discriminator__refine": 9, "discriminator__compete": 0.5}, {"mine"}),
         ({"mine__drop_on_base": True}, {"mine", "online", "tune"}),
         ({"online__delta": 0.5}, {"online", "tune"}),
         ({"tune__rate": 0.01}, {"tune"}),
@@ -127,6 +129,12 @@ def test_stage_key_file_by_content(tmp_path: Path) -> None:
     before = stage_keys(by_name, FakeContent(**{str(weights): "digest 1"}))
     after = stage_keys(by_name, FakeContent(**{str(weights): "digest 2"}))
     assert "base" in changed(before, after)
+
+
+def test_stage_key_segmenter_by_content() -> None:
+    keys = config(mine__segmenter="a.pt")
+    other = FakeContent(**{"a.pt": "other weights"})
+    assert changed(stage_keys(keys), stage_keys(keys, other)) == {"mine"}
 
 
 def test_needs_only_what_the_result_is_built_on(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from helpers.fake_study import ROWS, example_study, finish_cells
 from mini_fsod.runs.estimate import RunEstimate, StageEstimate
-from mini_fsod.study.estimate import Estimate, estimate_cells, estimated_rates
+from mini_fsod.study.estimate import Estimate, estimate_cells, estimated_rates, shared_seconds
 from mini_fsod.study.plan import StudyPlan, plan_study
 from mini_fsod.study.studies import Row
 
@@ -36,6 +36,13 @@ def test_estimated_rates_are_those_of_one_run() -> None:
         ("scan", "runs"): 120,
         ("mine", "runs"): 30,
     }
+
+
+def test_shared_seconds_are_those_of_the_longest_cell_at_least() -> None:
+    times = [Estimate((), seconds, "rough") for seconds in (10.0, 20.0, 30.0)]
+    times.append(Estimate((), 99.0, "finished"))
+    assert [shared_seconds(times, n) for n in (1, 2, 8)] == [60, 30, 30]
+    assert shared_seconds([], 4) == 0
 
 
 def test_estimate_cells_counts_a_shared_stage_once(tmp_path: Path) -> None:

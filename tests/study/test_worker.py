@@ -91,12 +91,14 @@ def test_run_cells_computes_each_stage_once_in_three_processes(
 @pytest.mark.slow
 def test_run_cells_loses_only_the_cell_of_a_killed_process(tmp_path: Path, start: Start) -> None:
     draw = random.Random(0)
-    workers = [start(0.15) for _ in range(3)]
+    workers = [start(0.15) for _ in range(4)]
     killed: set[int] = set()
     for n in range(4):
         wait_for(lambda n=n: len(fake_study.logged(tmp_path, "start")) > n)
         time.sleep(draw.random() / 4)
-        victim = workers.pop(draw.randrange(3))
+        latest = fake_study.logged(tmp_path, "start")[-1][1]
+        victim = next((w for w in workers if w.pid == latest), workers[draw.randrange(4)])
+        workers.remove(victim)
         victim.kill()
         victim.communicate()
         killed.add(victim.pid)

@@ -154,25 +154,28 @@ def _draw(chosen: Study, out: Path) -> None:
 
 
 def _list_studies(chosen: Sequence[Study]) -> None:
-    """Each study with its runs and the time that they take on the machine at hand."""
-    from mini_fsod.study.estimate import ROUGH, estimate_cells
+    """Each study with its runs, and the time that they take on the GPUs at hand."""
+    from mini_fsod.study.estimate import ROUGH, estimate_cells, shared_seconds
     from mini_fsod.study.from_file import fill_from_config
     from mini_fsod.study.plan import plan_study
 
-    table = console.columns("study", ">runs", ">time", "what it is about")
-    device = ""
-    for one in chosen:
-        todo = plan_study(fill_from_config(one))
-        device = device or _device(todo)
+    plans = [plan_study(fill_from_config(one)) for one in chosen]
+    device = _device(plans[0])
+    gpus = _gpus() if device == "cuda" else 0
+    more = [f">{gpus} GPUs"] if gpus > 1 else []
+    alone = ">one GPU" if gpus else ">no GPU"
+    table = console.columns("study", ">runs", alone, *more, "what it is about")
+    for one, todo in zip(chosen, plans, strict=True):
         times = estimate_cells(todo, todo, Path(one.name), ROUGH[device], "rough")
-        total = console.duration(sum(time.seconds for time in times))
+        workers = [1, gpus] if more else [1]
+        shown = [console.duration(shared_seconds(times, n)) for n in workers]
         name = f"[bold]{console.plain(one.name)}[/]"
-        table.add_row(name, str(len(todo.cells)), total, console.plain(one.about))
+        table.add_row(name, str(len(todo.cells)), *shown, console.plain(one.about))
     console.table(table)
-    on = "one GPU" if device == "cuda" else "this machine, which has no GPU"
     console.note(
-        f"times are rough and for {on}; several processes share a study. mini study NAME --list "
-        "shows the rows, mini study NAME -o FOLDER --dry-run each run"
+        "times are rough; a run takes one GPU, and several processes share a study: start the same "
+        "command once for each. mini study NAME --list shows the rows, mini study NAME -o FOLDER "
+        "--dry-run each run"
     )
 
 
@@ -245,6 +248,12 @@ def _device(todo: StudyPlan) -> str:
 
         return "cuda" if torch.cuda.is_available() else "cpu"
     return "cuda" if "cuda" in wanted else "cpu"
+
+
+def _gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def _refuse_folder(out: Path) -> None:

@@ -18,6 +18,7 @@ ALL_SECTIONS: Mapping[str, type[Section]] = {"": Config, **SECTIONS}
 WORDS = {"integer": "whole number", "number": "number", "string": "text"}
 LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 LIMITS |= {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+LARGEST = 1 << 53  # the limit of all whole numbers, which is not worth a word
 
 HEAD = """\
 # Keys of a configuration
@@ -136,7 +137,11 @@ def _values(node: Mapping[str, Any]) -> Iterator[str]:
         yield "null"
     else:
         word = "path" if node.get("format") == "path" else WORDS[node["type"]]
-        limits = [f"{sign} {node[name]:g}" for name, sign in LIMITS.items() if name in node]
+        limits = [
+            f"{sign} {node[name]:g}"
+            for name, sign in LIMITS.items()
+            if abs(node.get(name, LARGEST)) < LARGEST
+        ]
         yield f"{word} {' and '.join(limits)}".strip()
 
 

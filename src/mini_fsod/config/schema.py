@@ -7,6 +7,7 @@ a key describes it in `mini presets --keys` and docs/keys.md; a sentence that st
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -172,6 +173,16 @@ class DiscriminatorSection(Section):
     whiten: bool = False  # whiten features of crops by the covariance within base classes
     # compare with the mean of that many best crops of a class, instead of the shots; 0: the shots
     refine: NonNegative = 0
+    # subtract that share of the similarity to the most similar other new class, and mine no box
+    # that is more like another; needs refine. Change it to 0.25 if new classes look alike
+    compete: Fraction = 0.0
+
+    @check("compete")
+    @classmethod
+    def _refined(cls, value: float, info: Info) -> float:
+        if value and not info.data.get("refine"):
+            raise ValueError("needs discriminator.refine, for example 100")
+        return value
 
 
 class Mine(Section):
@@ -181,6 +192,10 @@ class Mine(Section):
     pool: PoolPath | None = None
     # images to mine in: all for training, or those with a base box
     images: Literal["all", "base"] = "all"
+    # what may be mined: transfer: what the few-shot detector takes for a novel class; proposals:
+    # whatever it sees off base boxes, of any class, that is like the shots. Change it to proposals
+    # if candidates reach few novel objects
+    candidates: Literal["transfer", "proposals"] = "transfer"
     # short sides at which the detector scans, such as [416, 640]; null: views.test. Change it if
     # novel objects are small
     scan_short: Sizes | None = None
@@ -216,6 +231,20 @@ class Mine(Section):
     extra_per_class: Count = 100
     # mine in mine.extra alone. Change it to measure what the extra pictures bring
     extra_only: bool = False
+
+    @check("mean_score")
+    @classmethod
+    def _of_novel_classes(cls, value: float | None, info: Info) -> float | None:
+        if value is not None and info.data.get("candidates") == "proposals":
+            raise ValueError("must be null with mine.candidates: proposals, scores of any class")
+        return value
+
+    @check("detections")
+    @classmethod
+    def _of_one_kind(cls, value: Path | None, info: Info) -> Path | None:
+        if value is not None and info.data.get("candidates") == "proposals":
+            raise ValueError("replaces mine.candidates: proposals; leave one of them out")
+        return value
 
 
 class Mingle(Section):

@@ -31,8 +31,12 @@ class Targets(NamedTuple):
 
 
 def join_targets(first: Targets, second: Targets) -> Targets:
-    """The rows of both, without regions to ignore and weights."""
-    return Targets(*(torch.cat(pair, 1) for pair in zip(first[:3], second[:3], strict=True)))
+    """The rows of both, with their regions to ignore, without weights."""
+    rows = Targets(*(torch.cat(pair, 1) for pair in zip(first[:3], second[:3], strict=True)))
+    if first.ignore is None and second.ignore is None:
+        return rows
+    masks = [torch.zeros_like(t.valid) if t.ignore is None else t.ignore for t in (first, second)]
+    return rows._replace(ignore=torch.cat(masks, 1))
 
 
 def class_box_weights(labels: Tensor, classes: int | None) -> Tensor | None:

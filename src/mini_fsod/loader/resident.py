@@ -25,7 +25,7 @@ from mini_fsod.loader.schedule import Plan
 # With `Batch.sizes` the detector sets it to exactly zero.
 FILL = (124, 116, 104)
 
-MIN_VISIBLE = 0.25  # share of a box's area inside the image for it to stay a target
+MIN_VISIBLE = 0.25  # share of a box's area inside the view for it to stay a target; else ignored
 
 CHUNK = 2**26  # pixels copied to the device at a time
 
@@ -82,6 +82,8 @@ class ScoredBoxes(NamedTuple):
     labels: Tensor  # (B, G) int64
     valid: Tensor  # (B, G) bool
     scores: Tensor  # (B, G) float32
+    # (B, G) bool: less than MIN_VISIBLE of the box is visible; not valid, and no background either
+    cut: Tensor | None = None
 
 
 class Batch(NamedTuple):
@@ -91,7 +93,7 @@ class Batch(NamedTuple):
     image_index: Tensor  # (B,) int64
     images: Tensor  # (B, 3, H, W) uint8 RGB, channels last in memory
     sizes: Tensor  # (B, 2) int64 height, width of each image's visible part, top left on the canvas
-    targets: Targets  # (B, G) clipped to the visible part; not valid where little of a box is left
+    targets: Targets  # (B, G) clipped to the visible part; ignored where little of a box is left
     box_index: Tensor  # (B, G) int64 index of the target in the data set, -1 for padding
     scale: Tensor  # (B, 2) float32 canvas pixels per pixel of the original picture, along x and y
     shift: Tensor  # (B, 2) float32 canvas pixels cropped off at the left and at the top
@@ -225,16 +227,17 @@ def make_batch(
 
     def on_canvas(boxes: Annotations) -> ScoredBoxes:
         clipped, share = to_canvas(boxes.boxes[index], scale, crop, flip, sizes)
-        valid = (boxes.box_index[index] >= 0) & (share >= MIN_VISIBLE)
-        return ScoredBoxes(clipped, boxes.labels[index], valid, boxes.scores[index])
+        real = (boxes.box_index[index] >= 0) & (share > 0)
+        valid, cut = real & (share >= MIN_VISIBLE), real & (share < MIN_VISIBLE)
+        return ScoredBoxes(clipped, boxes.labels[index], valid, boxes.scores[index], cut)
 
-    boxes, labels, valid, _ = on_canvas(annotations)
+    boxes, labels, valid, _, cut = on_canvas(annotations)
     return Batch(
         plan=plan,
         image_index=index,
         images=images,
         sizes=sizes.contiguous(),
-        targets=Targets(boxes, labels, valid),
+        targets=Targets(boxes, labels, valid, cut),
         box_index=annotations.box_index[index],
         scale=scale,
         shift=crop,

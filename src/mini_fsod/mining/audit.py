@@ -24,6 +24,8 @@ MATCH_IOU = 0.5
 LOOSE_IOU = 0.1  # from here on, a false box is on an object of its class but badly placed
 SAME_BOX_IOU = 0.9  # of a shot with itself, whatever rounding files in between did
 MIN_ANNOTATED = 0.25  # annotated objects per mined box: with fewer, most are just not annotated
+# up to which side, the root of its area in pixels of the picture, an object is called so
+SIZES = (("small", 32.0), ("medium", 96.0), ("large", np.inf))
 RANKS = (10, 30, 100, 300, 600, 1000)
 
 TRUE, DUPLICATE, FALSE, SHOT = 0, 1, 2, 3
@@ -161,9 +163,26 @@ def _figures(found: Candidates, kept: Bools, truth: GroundTruth) -> dict[str, di
     ranked = [order[found.label[order] == index] for index in range(len(novel))]
     table = {
         name: _row(verdict, of_pool, kept, [best], int((hidden == index).sum()), truth.labels)
+        | {"by_size": reached_by_size(found, truth, index)}
         for index, (name, best) in enumerate(zip(novel, ranked, strict=True))
     }
     table[""] = _row(verdict, of_pool, kept, ranked, len(hidden), truth.labels)
+    return table
+
+
+def reached_by_size(found: Candidates, truth: GroundTruth, index: int) -> dict[str, Any]:
+    """Hidden objects of a novel class by size, and how many of them a candidate of it is on."""
+    boxes = truth.boxes
+    of_class = ~truth.is_shot & (boxes.label == index + len(truth.labels.base))
+    boxes, own = boxes.take(of_class), found.take(found.label == index)
+    row, other = pairs_within(own.image, boxes.image)
+    reached = np.zeros(len(boxes), dtype=np.bool_)
+    reached[other[iou(own.xywh[row], boxes.xywh[other]) >= MATCH_IOU]] = True
+    side, low, table = np.sqrt(boxes.xywh[:, 2:].prod(axis=1)), 0.0, {}
+    for name, high in SIZES:
+        among = (side >= low) & (side < high)
+        table[name] = {"hidden": int(among.sum()), "candidates": int(reached[among].sum())}
+        low = high
     return table
 
 

@@ -47,6 +47,7 @@ def select_candidates(
     per_image: int = PER_IMAGE,
     whiten: bool = False,
     refine: int = 0,
+    compete: float = 0.0,
     by_prototypes: bool = False,
 ) -> Candidates:
     """The inference results of Eq. 1, with the scores of Eq. 4; zero pairs give zero candidates.
@@ -55,10 +56,11 @@ def select_candidates(
     (IoU 0.5), base ground truth of the same images. That comes last: the second best box around a
     horse is no cow either, so what a dropped box suppressed does not come back.
 
-    With features of crops, `whiten` and `refine` (compare with the mean of so many of the best) say
-    how they are compared. `by_prototypes`: the detector's score is DeFRCN's, its mean with the
-    cosine; it needs one. Ties are broken by the detector's score, then class and box, so that the
-    order of the pairs does not matter.
+    With features of crops, `whiten`, `refine` (compare with the mean of so many of the best) and
+    `compete` (subtract that share of the similarity to another new class) say how they are
+    compared; a box that is more like another new class has score 0. `by_prototypes`: the detector's
+    score is DeFRCN's, its mean with the cosine; it needs one. Ties are broken by the detector's
+    score, then class and box, so that the order of the pairs does not matter.
     """
     rows = np.flatnonzero((pairs.xywh[:, 2:] > 0).all(axis=1))
     image, label = pairs.image[rows].astype(np.int64), pairs.label[rows].astype(np.int64)
@@ -90,7 +92,12 @@ def select_candidates(
         kept = kept[~_overlaps(found.take(kept), on_base)]
     found, rows = found.take(kept), rows[kept]
     if crops is not None and refine:
-        cosine = crops.similarity_to_best(rows, found.label, found.score, refine, tau)
+        if compete:
+            cosine = crops.competing_similarity(
+                rows, found.label, found.score_detector, refine, compete, tau
+            )
+        else:
+            cosine = crops.similarity_to_best(rows, found.label, found.score, refine, tau)
         found = replace(found, score=calibrated(found.score_detector, cosine), cosine=cosine)
         found = found.take(_best_first(found, found.image))
     return found

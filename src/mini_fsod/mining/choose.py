@@ -2,7 +2,7 @@
 
 It reads the pairs of the stage `scan`, calibrates their scores, and chooses boxes by thresholds; no
 image is looked at again. It depends on the scan, on all keys of `mine`, and on
-`discriminator.whiten` and `.refine`. With `mine.pool` it copies a pool instead.
+`discriminator.whiten`, `.refine` and `.compete`. With `mine.pool` it copies a pool instead.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from mini_fsod.runs.run import Run
 from mini_fsod.segmenter.load import load_segmenter
 
 FEW = 10  # boxes of a class, found shots included, that hardly teach it
-CROP_KEYS = ("discriminator.crop", "discriminator.whiten", "discriminator.refine")
+CROP_KEYS = tuple(f"discriminator.{name}" for name in ("crop", "whiten", "refine", "compete"))
 
 
 def check_mining(config: Config, retrain: bool = True) -> None:
@@ -82,6 +82,11 @@ def check_mining(config: Config, retrain: bool = True) -> None:
         )
     if section.detections is not None and not is_file(section.detections):
         raise UserError(f"{section.detections}: there is no such file.", "Check mine.detections.")
+    if section.candidates == "proposals" and config.discriminator.weights == "none":
+        raise UserError(
+            "mine.candidates: proposals tells classes apart by the discriminator alone.",
+            "Set discriminator.weights and .crop, or mine.candidates to transfer.",
+        )
     if config.transfer.calibration == "prototypes" and config.discriminator.weights == "none":
         raise UserError(
             "transfer.calibration: prototypes compares candidates with the shots, which needs a "
@@ -167,17 +172,18 @@ def _choose(
     labels = run.data.labels
     by_prototypes = run.config.transfer.calibration == "prototypes"
     found, kept, table = _candidates_and_pool(run, pairs, data, per_class, sure, by_prototypes)
-    as_found = found, kept
+    as_found, boxes_as_found = None, None
     if run.config.mine.segmenter is not None:
         segmenter = load_segmenter(run.config.mine.segmenter, run.device)
+        as_found = found, kept
         found, kept = tighten(segmenter, data, found, kept, run.device)
+        boxes_as_found = as_found[0].xywh[kept]
         table = {
             name: replace(row, kept=int(kept[found.label == index].sum()))
             for index, (name, row) in enumerate(table.items())
         }
     pool_io.write_candidates(folder / CANDIDATES, found, data, labels)
     pool_io.write_thresholds(folder / THRESHOLDS, run.config.mine.min_score, table)
-    boxes_as_found = as_found[0].xywh[kept]
     pool_io.write_pool(folder / POOL, found.take(kept), data, labels, boxes_as_found)
     figures: dict[str, Any] = {"candidates": len(found), "kept": int(kept.sum())}
     if len(found):
@@ -195,8 +201,7 @@ def _choose(
         if found.cosine is not None:
             detector_alone = replace(pairs, products=None, crops=None)
             plain = _candidates_and_pool(run, detector_alone, data, per_class, sure, False)[:2]
-        with_segmenter = run.config.mine.segmenter is not None
-        audited = audit(found, kept, truth, plain, as_found if with_segmenter else None)
+        audited = audit(found, kept, truth, plain, as_found)
         write_json(folder / AUDIT, audited)
         verdict = judge_with_pool(judge_candidates(found, truth), found, kept, truth)
         figures |= {name: audited["pool"][name] for name in ("precision", "recall")}
@@ -234,9 +239,13 @@ def _candidates_and_pool(
         on_base,
         whiten=discriminator.whiten,
         refine=discriminator.refine,
+        compete=discriminator.compete,
         by_prototypes=by_prototypes,
     )
     eligible = not_nested(found) if section.drop_nested else None
+    if discriminator.compete:
+        uncontested = found.score > 0
+        eligible = uncontested if eligible is None else eligible & uncontested
     if section.box_correction and pairs.crops is not None:
         sizes = image_sizes(data)[found.image][:, ::-1]
         correction = pairs.crops.correction[found.label]

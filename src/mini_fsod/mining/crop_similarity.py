@@ -15,11 +15,12 @@ from torch import Tensor
 
 from mini_fsod.data.dataset import Floats, Ints
 from mini_fsod.errors import UserError
-from mini_fsod.mining.calibration import cosine
+from mini_fsod.mining.calibration import calibrated, cosine
 from mini_fsod.mining.overlap import best_of_each
 
 AXES = 256  # principal axes of the base boxes' features that are kept
 FEATURES = ("pairs", "base", "shots")
+ROUNDS = 3  # of refining with classes that compete; further rounds change little
 SHRINKAGE = 0.1  # towards a multiple of the identity: few boxes estimate a covariance badly
 
 
@@ -62,6 +63,33 @@ class CropFeatures:
         unit = unit_vectors(self.pairs[row])
         best = best_of_each(label, score, count)
         return _similarity(unit, label, _class_means(unit[best], label[best]), tau)
+
+    def competing_similarity(
+        self,
+        row: Ints,
+        label: Ints,
+        score_detector: Floats,
+        count: int,
+        share: float,
+        tau: float = 1.0,
+    ) -> Floats:
+        """(m,) the similarity to the own class, less `share` of that to the most similar other new
+        class; 0 where another class is more similar: such a box is contested, and no class gets it.
+
+        Prototypes are those of the shots at first, then ROUNDS times the mean of the best `count`
+        pairs of each class, by the calibrated score that follows. So a class is not refined by
+        boxes that are more like another one. m may be 0.
+        """
+        unit = unit_vectors(self.pairs[row])
+        prototypes = _class_means(self.shots, self.shots_label)
+        competing = _competing(unit, label, prototypes, share, tau)
+        for _ in range(ROUNDS):
+            best = best_of_each(label, calibrated(score_detector, competing), count)
+            means = _class_means(unit[best], label[best])
+            has_any = np.flatnonzero(means.any(axis=1))  # the other classes keep their shots
+            prototypes[has_any] = means[has_any]
+            competing = _competing(unit, label, prototypes, share, tau)
+        return competing
 
 
 def principal_axes(features: Tensor, count: int = AXES) -> tuple[Tensor, Tensor]:
@@ -107,6 +135,16 @@ def _class_means(features: Floats, label: Ints) -> Floats:
     total = np.zeros((classes, features.shape[1]))
     np.add.at(total, label, features)
     return total / np.maximum(np.bincount(label, minlength=classes), 1)[:, None]
+
+
+def _competing(unit: Floats, label: Ints, prototypes: Floats, share: float, tau: float) -> Floats:
+    similarity = unit @ unit_vectors(prototypes).T  # (m, C)
+    mine = np.arange(len(unit)), label
+    own = similarity[mine]
+    similarity[mine] = -np.inf
+    other = similarity.max(1, initial=-1.0)
+    left = np.where(own < other, 0.0, own - share * np.maximum(other, 0.0))
+    return np.asarray(tau * np.clip(left, 0.0, 1.0))
 
 
 def _similarity(features: Floats, label: Ints, prototypes: Floats, tau: float) -> Floats:

@@ -32,6 +32,8 @@ from mini_fsod.train.distributed import gather
 IMAGES_PER_BATCH = {"cuda": 16}
 IMAGES_PER_BATCH_ELSEWHERE = 2
 BASE_IMAGES = 4096  # whose base boxes are compared with
+CENTRE_IMAGES = 512  # whose base boxes the cheap comparison is relative to
+THINNED = 6_000  # proposals of a class that are cropped
 CORRECTED = 100  # best candidates of a class that its box correction is fitted to
 
 
@@ -109,6 +111,32 @@ def reference_of(run: Run, discriminator: Discriminator) -> PrototypeComparison 
     relative = prototypes(of_shots - mean, shots_label, novel)
     return CropReference(
         discriminator, of_shots, shots_label, of_base, base_label, mean, axes, relative
+    )
+
+
+def cheap_comparison(run: Run, discriminator: Discriminator) -> PrototypeComparison:
+    """The same network over whole pictures: a cosine for many proposals, relative to base boxes."""
+    pooled = Discriminator(
+        discriminator.body,
+        discriminator.dimension,
+        discriminator.stride,
+        discriminator.normalisation,
+    ).to(run.device)
+    novel, base = run.data.labels.novel, run.data.base
+    of_shots, label = features_of(run, pooled, arranged(run.data.shots, LabelMap(novel, ())))
+    some = np.unique(np.linspace(0, len(base) - 1, min(CENTRE_IMAGES, len(base))).astype(np.int64))
+    mean = features_of(run, pooled, base, some)[0].mean(0)
+    return PrototypeComparison(pooled, prototypes(of_shots - mean, label, novel), mean=mean)
+
+
+def thinned(run: Run, data: Dataset, pairs: Pairs) -> Pairs:
+    """The THINNED pairs of each class with the best calibrated scores, off base boxes."""
+    on_base = arranged(data, LabelMap(run.data.labels.base, ())).boxes
+    found = select_candidates(pairs, on_base=on_base)
+    best = best_of_each(found.label, found.score, THINNED)
+    found = found.take(np.sort(best))
+    return Pairs.of(
+        found.image, found.label, found.score_detector, found.xywh, np.arange(len(found))
     )
 
 

@@ -19,12 +19,15 @@ from mini_fsod.cuda_graph import Captured
 from mini_fsod.data.dataset import Boxes, Ints
 from mini_fsod.detector.boxes import gather_rows
 from mini_fsod.detector.model import Detector
+from mini_fsod.detector.nms import nms
 from mini_fsod.discriminator.features import Discriminator
 from mini_fsod.loader.resident import Batch, to_canvas, to_picture
 from mini_fsod.loader.schedule import Plan, fit, up_to_stride
 from mini_fsod.mining.calibration import DotProducts, dot_products
 from mini_fsod.mining.pairs import Pairs
 
+OF_ANY_CLASS = 64  # proposals of an image that are compared with all novel classes
+SAME_PLACE = 0.7  # IoU of two of them above which one is dropped
 PROPOSALS = 128  # of an image that are fetched; hardly any image has more above the threshold
 # Batches between two waits for the device. Until then all PROPOSALS are kept on it: 20 KB an image
 # of VOC, 74 KB of COCO, whose 117,264 images would take 8.7 GB.
@@ -40,10 +43,13 @@ class PrototypeComparison:
     discriminator: Discriminator
     prototypes: Tensor
     plans: Sequence[Plan] = ()  # the scan's batches at the discriminator's own image size
+    mean: Tensor | None = None  # (D,) that features and prototypes are relative to; None: zero
 
     def products(self, images: Tensor, sizes: Tensor, boxes: Tensor, valid: Tensor) -> Tensor:
         """`dot_products` (B, R, C + 1) of boxes (B, R, 4) on the discriminator's canvas."""
         features = self.discriminator.features(images, sizes, boxes, valid)
+        if self.mean is not None:
+            features = features - self.mean
         return dot_products(features.flatten(0, 1), self.prototypes).view(*valid.shape, -1)
 
     def stored(self, rows: np.ndarray) -> DotProducts:
@@ -78,8 +84,12 @@ def find_pairs(
     device: torch.device,
     bf16: bool,
     comparison: PrototypeComparison | None = None,
+    whatever_class: bool = False,
 ) -> Pairs:
-    """All pairs of the images of `plans`, which may be empty, boxes in the images' own pixels."""
+    """All pairs of the images of `plans`, which may be empty, boxes in the images' own pixels.
+
+    `whatever_class`: of `proposals_of_any_class`, each with every novel class.
+    """
     if not plans:
         none = Pairs.of([], [], [], [], [])
         if comparison is None:
@@ -90,6 +100,10 @@ def find_pairs(
 
     def detect(images: Tensor, sizes: Tensor, exact: bool = False) -> TopProposals:
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            if whatever_class:
+                return proposals_of_any_class(
+                    detector, images, sizes, base_classes, min_score, exact
+                )
             return top_proposals(detector, images, sizes, base_classes, min_score, exact)
 
     def both_sizes(numbers: Sequence[int]) -> Iterator[tuple[Batch, Batch | None]]:
@@ -151,6 +165,40 @@ def top_proposals(
         ),
         gather_rows(found.proposals.boxes, rows),
         enough & found.proposals.settled,
+    )
+
+
+@torch.no_grad()
+def proposals_of_any_class(
+    detector: Detector,
+    images: Tensor,
+    sizes: Tensor,
+    base_classes: int,
+    min_score: float,
+    exact: bool = False,
+) -> TopProposals:
+    """The proposals of a batch whose best score of any class is above the threshold, best first.
+
+    The detector takes an unknown object for whatever is nearest, and its box for that class ends
+    where the object ends. Every novel class gets this score and box. NMS is across classes, and
+    the best OF_ANY_CLASS of an image stay.
+    """
+    found = detector.infer(images, sizes, exact=exact)
+    score, label = found.scores.max(-1)  # (B, P)
+    score = torch.where((score > min_score) & found.proposals.valid, score, 0.0)
+    score, order = score.sort(dim=1, descending=True, stable=True)
+    best = found.boxes.gather(2, label[..., None, None].expand(-1, -1, 1, 4)).squeeze(2)
+    boxes, label = gather_rows(best, order), label.gather(1, order)
+    rounds = None if exact else 12
+    kept, settled = nms(boxes, score > 0, SAME_PLACE, rounds=rounds)
+    count = min(OF_ANY_CLASS, boxes.shape[1])
+    score, rows = torch.where(kept, score, 0.0).topk(count)
+    boxes, novel = gather_rows(boxes, rows), found.scores.shape[2] - base_classes
+    return TopProposals(
+        score[..., None].expand(-1, -1, novel),
+        boxes[:, :, None].expand(-1, -1, novel, 4),
+        boxes,
+        settled & found.proposals.settled,
     )
 
 

@@ -27,11 +27,13 @@ from mini_fsod.mining.base_objects import find_base_objects
 from mini_fsod.mining.calibration import dot_products
 from mini_fsod.mining.crops import (
     CropReference,
+    cheap_comparison,
     discriminator_sides,
     feature_batches,
     gather_parts,
     images_per_batch,
     reference_of,
+    thinned,
     with_crop_features,
 )
 from mini_fsod.mining.extra import extra_images
@@ -103,10 +105,11 @@ def discriminator_of(config: Config, device: torch.device) -> Discriminator | No
     found = load_discriminator(
         section.weights, device, CAFFE if section.caffe else None, section.caffe, section.crop
     )
-    if found.crop is None and (section.whiten or section.refine or config.mine.box_correction):
+    of_crops = section.whiten or section.refine or config.mine.box_correction
+    if found.crop is None and (of_crops or config.mine.candidates == "proposals"):
         raise UserError(
-            "discriminator.whiten, discriminator.refine and mine.box_correction need features of "
-            "crops.",
+            "discriminator.whiten, .refine, .compete, mine.box_correction and mine.candidates: "
+            "proposals need features of crops.",
             "Set discriminator.crop, for example to 224, or leave these keys out.",
         )
     return found
@@ -115,12 +118,17 @@ def discriminator_of(config: Config, device: torch.device) -> Discriminator | No
 def _pairs(run: Run, data: Dataset, detector: Detector | None, reference: Reference) -> Pairs:
     """The pairs of a data set, by the detector; None: from the file of detections."""
     comparison = reference if isinstance(reference, PrototypeComparison) else None
+    any_class = run.config.mine.candidates == "proposals"
+    if any_class and isinstance(reference, CropReference):
+        comparison = cheap_comparison(run, reference.discriminator)
     if detector is None:
         pairs = _given_pairs(run, data)
         if comparison is not None and len(pairs):
             pairs = _compare_given_pairs(run, data, pairs, comparison)
     else:
         pairs = detected_pairs(run, data, detector, comparison)
+    if any_class:
+        pairs = thinned(run, data, pairs)
     if isinstance(reference, CropReference):
         pairs = with_crop_features(run, data, reference, pairs)
     return pairs
@@ -158,6 +166,7 @@ def detected_pairs(
             run.device,
             run.bf16(run.config.transfer),
             comparison,
+            section.candidates == "proposals",
         )
     return Pairs.joined(gather(found, run.team))
 

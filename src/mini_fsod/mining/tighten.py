@@ -48,6 +48,9 @@ def tighten(
     xywh[dropped] = found.xywh[dropped]
     pool = kept.copy()
     pool[dropped] = False
+    tighter = console.count(int((xywh != found.xywh).any(1).sum()), "box")
+    again = f"; {len(dropped):,} left out, on objects of better ones" if len(dropped) else ""
+    console.note(f"{tighter} of {len(rows):,} tightened by the segmenter{again}")
     return moved, pool
 
 
@@ -61,8 +64,8 @@ def tightened_boxes(
     xyxy = np.concatenate([found.xywh[:, :2], found.xywh[:, :2] + found.xywh[:, 2:]], axis=1)
     if len(found):
         sizes = image_sizes(data)
-        count = IMAGES_PER_BATCH.get(device.type, IMAGES_PER_BATCH_ELSEWHERE)
-        plans = each_once(sizes, count, SIDE, SIDE, images=np.unique(found.image))
+        shown = np.unique(found.image)
+        plans = each_once(sizes, pictures_at_once(device), SIDE, SIDE, images=shown)
         prompts = Annotations.of(Boxes.of(found.image, found.xywh, found.label), len(data))
         source = Stream(data, sizes, prompts, device, SIDE, SIDE)
         with console.progress("tightening boxes", len(plans)) as progress:
@@ -70,6 +73,10 @@ def tightened_boxes(
                 rows, ends = _believed(segmenter, batch)
                 xyxy[rows] = ends
     return np.concatenate([xyxy[:, :2], xyxy[:, 2:] - xyxy[:, :2]], axis=1)
+
+
+def pictures_at_once(device: torch.device) -> int:
+    return IMAGES_PER_BATCH.get(device.type, IMAGES_PER_BATCH_ELSEWHERE)
 
 
 def _believed(segmenter: Segmenter, batch: Batch) -> tuple[Ints, Floats]:

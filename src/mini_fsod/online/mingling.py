@@ -91,7 +91,7 @@ def mingle(
     accepted all stay, and suppress what overlaps them. Both parts may be empty.
     """
     boxes, labels, valid, scores = (
-        torch.cat(pair, dim=1) for pair in zip(online, offline, strict=True)
+        torch.cat(pair, dim=1) for pair in zip(online[:4], offline[:4], strict=True)
     )
     rank = scores
     if keep_pool:  # the teacher's scores are at most 1, so every pool box ranks first

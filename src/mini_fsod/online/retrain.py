@@ -16,11 +16,11 @@ from torch import Tensor
 
 from mini_fsod.data.dataset import Floats
 from mini_fsod.data.subsets import is_of, with_base_boxes
-from mini_fsod.detector.batch import Targets
+from mini_fsod.detector.batch import Targets, join_targets
 from mini_fsod.detector.model import Detector
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.augment import draw_strong, strong_view
-from mini_fsod.loader.resident import Batch
+from mini_fsod.loader.resident import Batch, ScoredBoxes
 from mini_fsod.loader.schedule import Plan
 from mini_fsod.loader.stac import draw_stac, stac_view
 from mini_fsod.mining.audit import GroundTruth, seem_complete
@@ -147,8 +147,21 @@ def training_set(run: Run, extra: MinedImages | None) -> TrainingSet:
 
 
 def mined_inputs(batch: Batch, strong: Tensor, draw: Tensor) -> MinedInputs:
-    mined, ignored, *_ = (Targets(*boxes[:3]) for boxes in batch.extra)
-    return MinedInputs(strong, batch.sizes, batch.targets, mined, ignored, draw)
+    pool, candidates, *_ = batch.extra
+    ignored = regions_to_ignore(pool, candidates)
+    return MinedInputs(strong, batch.sizes, batch.targets, Targets(*pool[:3]), ignored, draw)
+
+
+def regions_to_ignore(pool: ScoredBoxes, candidates: ScoredBoxes) -> Targets:
+    """Regions without background loss (B, H + N): boxes of the pool (B, H) of which the view
+    shows too little for a target, and candidates (B, N) of which it shows anything.
+    """
+    cut, seen = pool.valid & False, candidates.valid
+    if pool.cut is not None and candidates.cut is not None:
+        cut, seen = pool.cut, seen | candidates.cut
+    return join_targets(
+        Targets(pool.boxes, pool.labels, cut), Targets(candidates.boxes, candidates.labels, seen)
+    )
 
 
 def teacher_inputs(
@@ -156,14 +169,14 @@ def teacher_inputs(
 ) -> TeacherInputs:
     """`missing` (I, B) is that of the `TrainingSet`; None: the teacher finds no base objects."""
     pool = batch.extra[0]
-    ignored, hidden, rejected = (Targets(*boxes[:3]) for boxes in batch.extra[1:])
+    hidden, rejected = (Targets(*boxes[:3]) for boxes in batch.extra[2:])
     return TeacherInputs(
         batch.images,
         strong,
         batch.sizes,
         batch.targets,
         pool,
-        ignored,
+        regions_to_ignore(pool, batch.extra[1]),
         hidden,
         rejected,
         draw,

@@ -239,11 +239,12 @@ def with_mined(
     ones, ones_mined = torch.ones_like(truth.boxes[..., 0]), torch.ones_like(mined.boxes[..., 0])
     ones_ignored = torch.ones_like(ignored.boxes[..., 0])
     objects = join_targets(truth, mined)
+    cut = torch.zeros_like(objects.valid) if objects.ignore is None else objects.ignore
     ignore = outside_objects(ignored, objects) if drop_nested else ignored.valid
     rows = join_targets(objects, ignored._replace(valid=torch.zeros_like(ignored.valid)))
     empty = ~objects.valid.any(1)
     return rows._replace(
-        ignore=torch.cat([torch.zeros_like(objects.valid), ignore], 1),
+        ignore=torch.cat([cut, ignore], 1),
         weights=torch.cat([ones, weight * ones_mined, ones_ignored], 1),
         box_weights=torch.cat([ones, has_box_loss.float(), ones_ignored], 1),
         no_negatives=empty if online.images == "no_background" else None,

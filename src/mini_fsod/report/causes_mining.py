@@ -127,8 +127,8 @@ def _threshold_by_audit(run: RunFiles, config: Config) -> Iterator[Finding]:
                 f"Boxes mined of {name} are badly placed",
                 f"{placed} of {row['kept']} overlap an object of the class by an IoU below 0.5",
                 ()
-                if config.mine.box_correction
-                else ("mine.box_correction=true", "online.mined_boxes=none"),
+                if config.mine.segmenter is not None
+                else ("mine.segmenter=mobile_sam.pt", "online.mined_boxes=none"),
             )
 
 

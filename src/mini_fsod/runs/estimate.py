@@ -32,6 +32,7 @@ from mini_fsod.mining.box_correction import CORRECTIONS
 from mini_fsod.mining.crops import BASE_IMAGES, CORRECTED, features_of
 from mini_fsod.mining.find_pairs import PrototypeComparison
 from mini_fsod.mining.scan import detected_pairs, discriminator_of, scan_plans
+from mini_fsod.mining.tighten import SIDE, pictures_at_once
 from mini_fsod.online.retrain import online
 from mini_fsod.runs import probe
 from mini_fsod.runs.base import base
@@ -39,6 +40,7 @@ from mini_fsod.runs.data import RunData
 from mini_fsod.runs.detectors import new_detector, to_device
 from mini_fsod.runs.identity import stages_of
 from mini_fsod.runs.scoring import scoring_seconds
+from mini_fsod.segmenter.load import load_segmenter
 from mini_fsod.tfa.cached_features import bytes_of_views, why_not_cached
 from mini_fsod.tfa.fine_tune import few_shot_schedule, fine_tune
 from mini_fsod.tfa.transfer import few_shot_detector
@@ -144,7 +146,8 @@ class _Estimator:
         if name == "scan":
             return self._scan()
         if name == "mine":
-            return StageEstimate("mine", MINE_SECONDS / 60, 0.0, None, None, self._resting())
+            minutes = (MINE_SECONDS + self._tightening()) / 60
+            return StageEstimate("mine", minutes, 0.0, None, None, self._resting())
         section = getattr(self._config, name)
         scoring = self._scoring()
         if getattr(section, "checkpoint", None) is not None:
@@ -252,6 +255,23 @@ class _Estimator:
             crops += min(CORRECTED * len(labels.novel), candidates) * len(CORRECTIONS)
         return each * crops
 
+    def _tightening(self) -> float:
+        """Seconds of the segmenter, if each mined box has a picture of its own."""
+        section, data, device = self._config.mine, self._data, self._device
+        if section.segmenter is None or section.pool is not None:
+            return 0.0
+        segmenter, count = load_segmenter(section.segmenter, device), pictures_at_once(device)
+        images = torch.zeros(count, 3, SIDE, SIDE, dtype=torch.uint8, device=device)
+        sizes = torch.full((count, 2), SIDE, device=device)
+        boxes = torch.tensor([[0.0, 0.0, SIDE / 2, SIDE / 2]], device=device).repeat(count, 1)
+
+        def work() -> None:
+            image = torch.arange(count, device=device)
+            segmenter.masks(segmenter.encode(images, sizes), image, boxes, SIDE)
+
+        pictures = min(section.per_class * len(data.labels.novel), len(data.mined))
+        return self._timed(work, "scan") / count * pictures
+
     def _scoring(self) -> float:
         """Seconds for the whole test set."""
         if self._of_score is None:
@@ -283,7 +303,7 @@ class _Estimator:
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)
             took = probe.clock() - start - (self._data.seconds - decoding)
-            if probe.clock() - began + took > self._seconds[share]:
+            if probe.clock() - began + took > self._seconds.get(share, 0.0):
                 break
         return took
 

@@ -21,13 +21,14 @@ from mini_fsod.files import digest, is_file
 from mini_fsod.limits import DETECTIONS_BYTES, WEIGHTS_BYTES
 from mini_fsod.runs.pool import EXTRA_POOL, mined_folder
 
-FORMAT = 2  # raise it when the same settings give another result than before
+FORMAT = 3  # raise it when the same settings give another result than before
 
 # Keys of the section `mine` that the scan reads; `mine` reads all of them
 SCAN_KEYS = (
-    "images", "scan_short", "min_score", "box_correction", "detections", "extra", "extra_only",
+    "images", "candidates", "scan_short", "min_score", "box_correction", "detections", "extra",
+    "extra_only",
 )  # fmt: skip
-# Likewise of the section `discriminator`; whiten and refine are read by `mine` alone
+# Likewise of the section `discriminator`; whiten, refine and compete are read by `mine` alone
 DISCRIMINATOR_SCAN_KEYS = ("weights", "short", "crop", "caffe")
 HASHED_BYTES = max(DETECTIONS_BYTES, WEIGHTS_BYTES)
 NOT_TRAINED = ("checkpoint", "save_seconds", "drop", "sure")  # change no training of their stage

@@ -10,7 +10,7 @@ from mini_fsod.segmenter.decoder import UPSAMPLED
 from mini_fsod.segmenter.tiny_vit import STRIDE
 
 CELL = STRIDE // UPSAMPLED  # canvas pixels along a side of a cell of a mask
-MIN_SCORE = 0.8  # how well the mask is believed to fit its object
+MIN_SCORE = 0.7  # how well the mask is believed to fit its object
 MIN_AGREEMENT = 0.35  # IoU of the mask's bounds with the box
 EDGE = -1.0  # least logit inside; at 0 legs and tails are lost
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -71,6 +71,14 @@ def estimate_cells(
         least: How = min((h for _, h in parts), key=LEAST_SURE_FIRST.index, default="shared")
         estimates.append(Estimate(stages, sum(seconds for seconds, _ in parts), least))
     return estimates
+
+
+def shared_seconds(estimates: Sequence[Estimate], workers: int) -> float:
+    """How long so many processes take together: no cell is shorter than itself. At the start, some
+    wait for stages that they share, which is not counted.
+    """
+    left = [one.seconds for one in estimates if one.how != "finished"]
+    return max(sum(left) / workers, max(left, default=0.0))
 
 
 def estimated_rates(config: Config, estimate: RunEstimate) -> dict[tuple[str, str], float]:

@@ -72,8 +72,8 @@ def team(device: torch.device) -> Iterator[Team]:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
         raise UserError(
-            "Another process of this training ended, or cannot be reached.",
-            "Its own message says why. The same command resumes from the last saved state.",
+            "Another process of this run ended, or cannot be reached.",
+            "Its own message says why. The same command goes on from what is saved.",
         ) from None
 
 

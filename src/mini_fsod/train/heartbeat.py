@@ -1,4 +1,4 @@
-"""Finds processes of a training that hang: each watches the next one, and ends the run by name.
+"""Finds processes of a run that hang: each watches the next one, and ends the run by name.
 
 A thread of each process counts in the store that torch's processes meet in. A process that is
 stopped, swapped out, on a lost machine, or hanging in code that holds Python's lock, does not
@@ -62,8 +62,8 @@ def _beat(store: Any, rank: int, world: int, ends: threading.Event) -> None:
                 machine = found.partition(" ")[2] or "unknown"
                 print(
                     f"Error Process {watched} of {world} (on {machine}) has given no sign of life "
-                    f"for {HANGS:.0f} seconds. The run ends; the same command resumes from the "
-                    "last saved state.",
+                    f"for {HANGS:.0f} seconds. The run ends; the same command goes on from what is "
+                    "saved.",
                     file=sys.stderr,
                     flush=True,
                 )

@@ -8,7 +8,8 @@ device, date. A cell that ended well is not repeated; one that does not fit into
 passed over, one that takes twice its minutes is stopped. So the same command goes on in the next
 hour of GPU. Commands may use $DEVKIT (VOC07+12), $CAFFE (the weights of the backbone), $COMMON (the
 `--set` of both) and $BENCHMARKS (this folder). DEVKIT and CAFFE are taken from the environment, and
-so is MORE: further options for $COMMON, with which all cells can be tried at tiny size.
+so are SEGMENTER, the weights of MobileSAM for the cells that use them, and MORE: further options
+for $COMMON, with which all cells can be tried at tiny size.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ def environment() -> dict[str, str]:
     common = " ".join(f"--set {shlex.quote(f'{key}={value}')}" for key, value in keys.items())
     common += " " + os.environ.get("MORE", "")
     paths = {"DEVKIT": devkit, "CAFFE": caffe, "BENCHMARKS": str(HERE)}
+    if "SEGMENTER" in os.environ:
+        paths["SEGMENTER"] = str(Path(os.environ["SEGMENTER"]).resolve())
     return {**os.environ, **paths, "COMMON": common}
 
 

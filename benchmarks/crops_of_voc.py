@@ -9,7 +9,7 @@ DEVKIT holds VOC 2007 and 2012 at a short side of 320 pixels, WEIGHTS a Caffe Re
 - part: boxes with an IoU of 0.1 to 0.4 with an object of a class in MANY
 - background: boxes of the objects' shapes with an IoU below 0.1 with every object
 - shot: the official shots at K = 1 of seeds 0 to 29; shot15, shot2: 1.5 and 2 times their sides
-- shot5: the official shots at K = 5 of seeds 0 to 5; object2: object with twice its sides
+- shot5: the official shots at K = 5 of seeds 0 to 5
 
 `benchmarks/rank_crops.py` reads the file.
 """
@@ -94,7 +94,6 @@ def drawn(data: Dataset, objects: int) -> list[tuple[str, int, int, int, Floats]
             image, box = int(boxes.image[b]), boxes.xywh[b]
             rows.append(("object", image, label, -1, box))
             if many:
-                rows.append(("object2", image, label, -1, grown(box, 2.0, sizes[image])))
                 rows.append(("moved", image, label, -1, near(draw, box, 0.5, 0.9, sizes[image])))
                 if draw.random() < 0.4:
                     part = near(draw, box, 0.1, 0.4, sizes[image])

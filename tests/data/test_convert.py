@@ -112,3 +112,13 @@ def test_convert_never_overwrites(annotated: Dataset, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cvat is a \.xml file"):
         convert(annotated, tmp_path / "a.txt", "cvat")
     assert (tmp_path / "a.json").read_text() == "before"
+
+
+@pytest.mark.parametrize("to", ["cvat", "voc"])
+def test_convert_refuses_names_that_xml_cannot_hold(tmp_path: Path, to: str) -> None:
+    content = tiny.coco()
+    content["categories"][0]["name"] = "a\x1bb"
+    data = read(tiny.write_coco(tmp_path / "data", content))
+    with pytest.raises(UserError, match="control character"):
+        convert(data, tmp_path / ("out.xml" if to == "cvat" else "out"), to)
+    assert not list(tmp_path.glob("out*"))

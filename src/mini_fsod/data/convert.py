@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ import numpy as np
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.pictures import drawn_size, picture_sizes
 from mini_fsod.data.subsets import image_sets
+from mini_fsod.data.text import shown
 from mini_fsod.data.write import write_coco
 from mini_fsod.errors import UserError
 from mini_fsod.files import mode, write_bytes, write_json
@@ -25,6 +27,7 @@ from mini_fsod.labels import LabelMap
 MADE_BY = "mini convert"
 FORMATS = ("coco", "cvat", "label-studio", "fiftyone", "yolo", "voc")
 SUFFIXES = {"coco": ".json", "cvat": ".xml", "label-studio": ".json"}  # the others are folders
+NOT_IN_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 NAMESPACE = uuid.UUID("a2a1d1e4-6d33-4b53-9b0a-0d6f2f8b3c11")  # so that equal boxes have equal ids
 
 
@@ -48,6 +51,8 @@ def convert(data: Dataset, out: Path, to: str) -> None:
         raise UserError(f"{out}: {to} is a {suffix} file.", f"Name it {out}{suffix}.")
     if mode(out):
         raise UserError(f"{out}: exists already.", "Choose a new name.")
+    if to in ("cvat", "voc"):
+        _refuse_controls(data)
     if to != "coco":
         data = _with_sizes(data)
     _WRITERS[to](data, out)
@@ -248,6 +253,14 @@ _WRITERS: dict[str, Callable[[Dataset, Path], None]] = {
     "coco": _write_coco, "cvat": _write_cvat, "label-studio": _write_label_studio,
     "fiftyone": _write_fiftyone, "yolo": _write_yolo, "voc": _write_voc,
 }  # fmt: skip
+
+
+def _refuse_controls(data: Dataset) -> None:
+    for name in (*data.classes, *data.files):
+        if NOT_IN_XML.search(name):
+            raise UserError(
+                f"{shown(name)}: has a control character, which XML cannot hold.", "Rename it."
+            )
 
 
 def _refuse_scores(data: Dataset, to: str) -> None:

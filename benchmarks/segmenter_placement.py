@@ -1,7 +1,7 @@
 """What `mine.segmenter` does to boxes of VOC's objects that lie badly; needs no detector.
 
     python benchmarks/segmenter_placement.py DEVKIT mobile_sam.pt
-    python benchmarks/segmenter_placement.py DEVKIT mobile_sam.pt --side 512 --no-bf16
+    python benchmarks/segmenter_placement.py DEVKIT mobile_sam.pt --side 1024 --no-bf16
 
 Objects of the novel classes of a split, one a picture, none of them difficult. Each has a box in
 every range of IoU with it, its four sides moved at random. Rules are chosen on every second object
@@ -29,7 +29,7 @@ from mini_fsod.loader.resident import Annotations
 from mini_fsod.loader.schedule import each_once
 from mini_fsod.loader.stream import Stream
 from mini_fsod.mining.overlap import iou
-from mini_fsod.mining.tighten import SIDE
+from mini_fsod.mining.tighten import SMALL_SIDE
 from mini_fsod.segmenter import load
 from mini_fsod.segmenter.bounds import EDGE, MIN_AGREEMENT, MIN_SCORE, mask_bounds
 from mini_fsod.segmenter.decoder import WHOLE
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("weights", type=Path, help="mobile_sam.pt")
     parser.add_argument("--split", default="voc-split1", choices=sorted(SPLITS))
     parser.add_argument("--objects", type=int, default=40, help="of each class")
-    parser.add_argument("--side", type=int, default=SIDE, help="longest side of the pictures")
+    parser.add_argument("--side", type=int, default=SMALL_SIDE, help="longest side of the pictures")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--no-bf16", action="store_true", help="float32, whatever the device is")

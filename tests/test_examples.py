@@ -147,7 +147,8 @@ def test_torchrun_starts_again_after_a_lost_process(tmp_path: Path) -> None:
     killer = (
         "import os, signal, sys\n"
         "from mini_fsod import cli\n"
-        "from mini_fsod.train import loop\n"
+        "from mini_fsod.train import distributed, loop\n"
+        "distributed.JOIN = 30\n"
         "first = os.environ['TORCHELASTIC_RESTART_COUNT'] == '0'\n"
         "snapshot = loop.snapshot\n"
         "def after_some_states(*of, **how):\n"

@@ -137,6 +137,17 @@ def test_roi_losses_of_known_outputs() -> None:
     assert torch.isfinite(outputs.deltas.grad).all()
 
 
+def test_roi_losses_put_classes_behind_the_rows_of_negatives() -> None:
+    """With one negative, label 1 is row 3 of the classifier."""
+    outputs, regions = roi_case()
+    logits = torch.zeros(2, 3, 4, requires_grad=True)
+    outputs = outputs._replace(logits=logits)
+    roi_losses(outputs, regions, targets(), ONE, 0.1, negatives=1)[0].backward()
+    assert logits.grad is not None
+    assert logits.grad[0, 0].tolist() == pytest.approx([1 / 12, 1 / 12, 1 / 12, -1 / 4])
+    assert logits.grad[0, 1].tolist() == pytest.approx([-1 / 4, 1 / 12, 1 / 12, 1 / 12])
+
+
 def test_roi_losses_with_gamma_are_focal() -> None:
     """(1 - p)^gamma x cross-entropy: p is 1/3 for every sample, as in the case above."""
     outputs, regions = roi_case()

@@ -18,7 +18,7 @@ from mini_fsod.mining import scan as mining
 from mini_fsod.runs import scoring
 from mini_fsod.runs.data import Batches
 from mini_fsod.runs.detectors import load_detector
-from mini_fsod.train import heartbeat
+from mini_fsod.train import distributed, heartbeat
 from mini_fsod.train.distributed import Team
 
 Work = Callable[[Team, Path, signal.Signals], None]
@@ -67,6 +67,16 @@ def start_two(work: Work, folder: Path, how: signal.Signals, seconds: float = 60
     """
     port = small.free_port()
     return [small.start(_member, work, folder, seconds, rank, port, how) for rank in range(2)]
+
+
+def start_alone(folder: Path, seconds: float) -> Any:
+    """The first of two processes, whose partner never comes."""
+    return small.start(_alone, folder, seconds, small.free_port())
+
+
+def _alone(folder: Path, seconds: float, port: int) -> None:
+    distributed.JOIN = seconds
+    _member(training, folder, 60.0, 0, port, signal.SIGTERM)
 
 
 def _member(

@@ -13,7 +13,7 @@ from helpers.tiny_segmenter import ColourSegmenter, tiny_segmenter
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.mining.candidates import Candidates
 from mini_fsod.mining.overlap import iou
-from mini_fsod.mining.tighten import tighten, tightened_boxes
+from mini_fsod.mining.tighten import longest_side, tighten, tightened_boxes
 
 CPU = torch.device("cpu")
 
@@ -92,3 +92,8 @@ def test_tighten_an_empty_pool_and_no_candidates(data: Dataset, objects: Candida
     none = objects.take(nobody)
     found, pool = tighten(ColourSegmenter(), data, none, nobody[:0], CPU)
     assert (len(found), len(pool)) == (0, 0)
+
+
+def test_longest_side_of_small_pictures() -> None:
+    assert longest_side(np.array([[320, 480], [512, 300], [320, 640]])) == 512
+    assert longest_side(np.array([[320, 512], [320, 640], [640, 320]])) == 1024

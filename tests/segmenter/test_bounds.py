@@ -31,6 +31,13 @@ def test_mask_bounds_end_with_the_image() -> None:
     assert both.tolist() == [[8, 12, 36, 20], [8, 12, 30, 40]]
 
 
+def test_mask_bounds_of_many_masks() -> None:
+    ends = [(n % 8, n % 5, 9 + n % 4, 12) for n in range(70)]
+    masks = torch.cat([mask_of(*each) for each in ends])
+    found = mask_bounds(masks, torch.tensor([[64, 64]]).expand(70, 2))
+    assert found.tolist() == [[4 * end for end in each] for each in ends]
+
+
 def test_overlaps_of_pairs() -> None:
     a = torch.tensor([[0.0, 0, 10, 10], [0, 0, 10, 10], [0, 0, 10, 10], [0, 0, 0, 0]])
     b = torch.tensor([[0.0, 0, 10, 10], [5, 0, 15, 10], [20, 20, 30, 30], [0, 0, 0, 0]])

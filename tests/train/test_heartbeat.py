@@ -34,6 +34,14 @@ def test_lost_process_is_one_line(work: lost.Work, folder: Path) -> None:
     assert "Traceback" not in text
 
 
+def test_process_without_the_others_ends(tmp_path: Path) -> None:
+    alone = lost.start_alone(tmp_path, seconds=3.0)
+    alone.join(60)
+    assert alone.exitcode == 2
+    text = (tmp_path / "0.txt").read_text()
+    assert "Error Process 0 has not found the others in 3 seconds." in text
+
+
 @pytest.mark.parametrize("work", WORK)
 def test_hung_process_is_named_and_ends_the_run(work: lost.Work, folder: Path) -> None:
     first, second = lost.start_two(work, folder, signal.SIGSTOP, seconds=5.0)

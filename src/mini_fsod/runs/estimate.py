@@ -32,7 +32,7 @@ from mini_fsod.mining.box_correction import CORRECTIONS
 from mini_fsod.mining.crops import BASE_IMAGES, CORRECTED, features_of
 from mini_fsod.mining.find_pairs import PrototypeComparison
 from mini_fsod.mining.scan import detected_pairs, discriminator_of, scan_plans
-from mini_fsod.mining.tighten import SIDE, pictures_at_once
+from mini_fsod.mining.tighten import longest_side, pictures_at_once
 from mini_fsod.online.retrain import online
 from mini_fsod.runs import probe
 from mini_fsod.runs.base import base
@@ -261,13 +261,14 @@ class _Estimator:
         if section.segmenter is None or section.pool is not None:
             return 0.0
         segmenter, count = load_segmenter(section.segmenter, device), pictures_at_once(device)
-        images = torch.zeros(count, 3, SIDE, SIDE, dtype=torch.uint8, device=device)
-        sizes = torch.full((count, 2), SIDE, device=device)
-        boxes = torch.tensor([[0.0, 0.0, SIDE / 2, SIDE / 2]], device=device).repeat(count, 1)
+        side = longest_side(image_sizes(data.mined))
+        images = torch.zeros(count, 3, side, side, dtype=torch.uint8, device=device)
+        sizes = torch.full((count, 2), side, device=device)
+        boxes = torch.tensor([[0.0, 0.0, side / 2, side / 2]], device=device).repeat(count, 1)
 
         def work() -> None:
             image = torch.arange(count, device=device)
-            segmenter.masks(segmenter.encode(images, sizes), image, boxes, SIDE)
+            segmenter.masks(segmenter.encode(images, sizes), image, boxes, side)
 
         pictures = min(section.per_class * len(data.labels.novel), len(data.mined))
         return self._timed(work, "scan") / count * pictures

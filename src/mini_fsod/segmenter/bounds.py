@@ -12,6 +12,7 @@ from mini_fsod.segmenter.tiny_vit import STRIDE
 CELL = STRIDE // UPSAMPLED  # canvas pixels along a side of a cell of a mask
 MIN_SCORE = 0.7  # how well the mask is believed to fit its object
 MIN_AGREEMENT = 0.35  # IoU of the mask's bounds with the box
+MASKS_PER_PASS = 32  # each takes 5 MB at 1,024 pixels
 EDGE = -1.0  # least logit inside; at 0 legs and tails are lost
 
 
@@ -21,8 +22,15 @@ def mask_bounds(logits: Tensor, sizes: Tensor, edge: float = EDGE) -> Tensor:
     logits (n, h, w), above `edge` inside; sizes (n, 2) are heights and widths of the images: what
     lies beyond does not count. n may be 0.
     """
-    if not len(logits):
-        return logits.new_zeros(0, 4)
+    parts = zip(
+        torch.split(logits, MASKS_PER_PASS), torch.split(sizes, MASKS_PER_PASS), strict=True
+    )
+    return torch.cat(
+        [logits.new_zeros(0, 4), *(_bounds(*part, edge) for part in parts if len(part[0]))]
+    )
+
+
+def _bounds(logits: Tensor, sizes: Tensor, edge: float) -> Tensor:
     fine = F.interpolate(logits[:, None].float(), scale_factor=CELL, mode="bilinear")[:, 0]
     row = torch.arange(fine.shape[1], device=fine.device) < sizes[:, :1]
     column = torch.arange(fine.shape[2], device=fine.device) < sizes[:, 1:]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ Item = TypeVar("Item")
 
 # The leader mines alone while the others wait. If one process dies, torchrun ends them all.
 TIMEOUT = timedelta(days=1)
+JOIN = 300.0  # seconds until all processes must have found each other
 VARIABLES = ("RANK", "MASTER_ADDR", "MASTER_PORT")  # that torchrun sets in every process
 
 
@@ -61,7 +64,8 @@ def team(device: torch.device) -> Iterator[Team]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     try:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
+        with _ended_if_late():
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
         own = Team(dist.get_rank(), dist.get_world_size())
         try:
             with heartbeat(own.rank, own.world):
@@ -75,6 +79,31 @@ def team(device: torch.device) -> Iterator[Team]:
             "Another process of this run ended, or cannot be reached.",
             "Its own message says why. The same command goes on from what is saved.",
         ) from None
+
+
+@contextmanager
+def _ended_if_late() -> Iterator[None]:
+    """Ends this process where the processes do not find each other: torchrun starts all again.
+
+    PyTorch waits as long as for a collective. It was seen to wait for ever after a restart.
+    """
+
+    def end() -> None:
+        print(
+            f"Error Process {os.environ['RANK']} has not found the others in {JOIN:.0f} seconds. "
+            "The run ends; the same command goes on from what is saved.",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(UserError.exit_code)
+
+    timer = threading.Timer(JOIN, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def device_of_process(device: torch.device) -> torch.device:

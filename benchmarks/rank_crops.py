@@ -249,7 +249,8 @@ def estimate(crops: Crops, novel: tuple[str, ...], seeds: int) -> None:
                 mean.append(score[best].mean())
                 right.append((case.truth[best] == c).mean())
         ranks = np.stack([np.argsort(np.argsort(values)) for values in (mean, right)])
-        print(f"  {name:22} rank correlation {np.corrcoef(ranks)[0, 1]:.2f} of {len(mean)}")
+        agreement = np.asarray(np.corrcoef(ranks))[0, 1]
+        print(f"  {name:22} rank correlation {agreement:.2f} of {len(mean)}")
 
 
 def main() -> None:

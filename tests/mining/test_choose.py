@@ -368,7 +368,7 @@ def test_check_mining_notes_keys_without_effect(
     unused = {"discriminator__refine": 100, "discriminator__whiten": "true"}
     check_mining(mining_config(shapes_data, **NO_DISCRIMINATOR, **unused))
     text = " ".join(capsys.readouterr().err.split())
-    assert "discriminator.whiten, discriminator.refine have no effect" in text
+    assert "these keys have no effect: discriminator.whiten, discriminator.refine" in text
 
 
 def test_mine_by_prototypes_chooses_other_boxes(

@@ -212,7 +212,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     ),
     "too short": (
         {"stages": {"base": {"log": losses((2.0, 1.6, 1.2, 0.9, 0.8))}}},
-        "training base was too short",
+        "training of base was too short",
         "loss fell from",
         "base.minutes=40",
     ),

@@ -200,6 +200,15 @@ def test_report_says_that_a_pool_was_corrected(tmp_path: Path) -> None:
     assert "230 boxes, 12 removed, 2 added, 1 relabelled" in made_page(tmp_path, pool=pool).text
 
 
+def test_report_of_a_run_that_was_moved_without_its_results(
+    hostile_run: Path, tmp_path: Path
+) -> None:
+    alone = tmp_path / "alone"
+    shutil.copytree(hostile_run, alone, symlinks=True)
+    with pytest.raises(UserError, match="its results are not here"):
+        write_report(alone)
+
+
 def test_report_of_a_folder_that_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not the folder of a run"):
         write_report(tmp_path)

@@ -193,7 +193,7 @@ def test_run_trains_on_the_decisions(
         review.decide([request(of_pool["id"], "reject"), request(candidate["id"], "accept")])
     capsys.readouterr()
     results = run(config, mined, last="online")
-    assert "1 removed, 1 added, 0 relabelled" in capsys.readouterr().err
+    assert "1 removed, 1 added, 0 relabelled; 1 accepted in the review" in capsys.readouterr().err
     assert results["results"]["mine"] == before["mine"]
     assert results["results"]["online"] != before["online"]
     with reviewed_run(mined) as review:

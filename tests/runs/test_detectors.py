@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from mini_fsod import checkpoint
 from mini_fsod.config.schema import Config
@@ -111,8 +113,13 @@ def test_load_detector_refuses_another_architecture(
     tmp_path: Path, changed: dict[str, Any], words: str
 ) -> None:
     save_stage(tmp_path, "transfer", LABELS, config_of())
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=words) as caught:
         load_detector(run_of(tmp_path, config_of(**changed)), "transfer")
+    line = re.search(r"detector: \{.*\}", caught.value.fix)
+    assert line is not None
+    keys = yaml.safe_load(line[0])["detector"]
+    assert keys.keys() == changed.keys()
+    load_detector(run_of(tmp_path, config_of(**(changed | keys))), "transfer")
 
 
 def test_load_detector_keeps_the_normalisation_and_stride_of_the_checkpoint(tmp_path: Path) -> None:

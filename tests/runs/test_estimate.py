@@ -115,6 +115,14 @@ def test_estimate_run_counts_only_scoring_for_a_given_detector(data: Path, tmp_p
     assert stage.minutes == stage.scoring > 0
 
 
+def test_estimate_run_reads_no_weights_beside_a_given_detector(data: Path, tmp_path: Path) -> None:
+    given = write_detector(tmp_path / "given.safetensors", ("red", "green"))
+    keys = {"base__checkpoint": given, "detector__weights": "missing.pth"}
+    keys |= {"detector__norm": "frozen", "online__start": "transfer"}
+    stages = estimated(tiny(data, **keys), "transfer", "online").stages
+    assert all(stage.minutes > 0 for stage in stages)
+
+
 def test_estimate_run_counts_looking_for_base_objects(tmp_path: Path) -> None:
     """In a run without labels, before the few-shot detector is trained and in the scan."""
     photos = write_photos(tmp_path)

@@ -185,6 +185,15 @@ def test_run_drops_a_class_of_the_given_detector(photos: Photos, tmp_path: Path)
     assert len(transfer.detector.predictor.classifier.weight) == 4
 
 
+def test_run_refuses_another_architecture_before_anything_is_computed(
+    photos: Photos, given: Path, tmp_path: Path
+) -> None:
+    error = refused(short(photos, given, detector__fpn_channels=8), tmp_path / "run")
+    assert "detector.fpn_channels is 16 in the checkpoint" in error.what
+    assert "detector: {fpn_channels: 16}" in error.fix
+    assert not list(tmp_path.glob("**/checkpoint.safetensors"))
+
+
 def test_run_refuses_to_drop_a_class_that_is_not_there(
     photos: Photos, given: Path, tmp_path: Path
 ) -> None:

@@ -32,3 +32,11 @@ def test_say_figures_tells_of_a_sample(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().err == (
         "base: bAP50 61.2 on 500 of 4,952 images in 4 s\nbase: bAP50 61.2 in 4 s\n"
     )
+
+
+def test_say_figures_without_a_test_set(capsys: pytest.CaptureFixture[str]) -> None:
+    results.say_figures("transfer", {"seconds": 4.0})
+    results.say_figures("base", {"seconds": 0.1, "checkpoint": "given.safetensors"})
+    assert capsys.readouterr().err == (
+        "transfer: done in 4 s, not scored\nbase: taken from given.safetensors, not scored\n"
+    )

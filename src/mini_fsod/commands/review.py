@@ -54,8 +54,8 @@ def review_command(
 ) -> None:
     """Accept, reject and redraw mined boxes in a local page; or draw the first ones.
 
-    Each decision is saved at once. `mini run` then trains on the corrected boxes. With --novel,
-    boxes are drawn on photos, and -o is a file for shots.file.
+    Each decision is saved at once. `mini run` then trains on the corrected boxes.
+    With --novel, boxes are drawn on photos, and -o is a file for shots.file.
     Example: mini review photos --novel bolt -o five.json
     """
     from mini_fsod.review.app import listen, make_app, serve

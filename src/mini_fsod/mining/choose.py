@@ -102,8 +102,8 @@ def _note_unused_keys(config: Config) -> None:
     values["mine.box_correction"] = config.mine.box_correction
     unused = [name for name, value in values.items() if value]
     if section.weights == "none" and unused:
-        have = "has" if len(unused) == 1 else "have"
-        console.note(f"without discriminator.weights, {', '.join(unused)} {have} no effect")
+        has = "this key has" if len(unused) == 1 else "these keys have"
+        console.note(f"discriminator.weights is none, so {has} no effect: {', '.join(unused)}")
 
 
 def mine(run: Run, folder: Path) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def _losses(stage: str, log: list[dict[str, Any]], section: Training) -> Iterato
         )
         yield Finding(
             SOME,
-            f"The training {stage} was too short: its loss still fell",
+            f"The training of {stage} was too short: its loss still fell",
             f"the loss fell from {before:.3f} to {after:.3f} within a fifth of the training, "
             "before the learning rate was lowered",
             (length,),

@@ -121,6 +121,7 @@ def read_run(folder: Path) -> RunFiles:
             f"{folder}: not the folder of a run (it has no {CONFIG_FILE}).",
             "Give a folder that `mini run` has written, such as runs/demo.",
         )
+    store.refuse_moved(folder)
     problems: list[str] = []
 
     def attempt(read: Callable[[], Any], default: Any) -> Any:

@@ -68,11 +68,12 @@ def _series(log: Sequence[Mapping[str, Any]], names: Sequence[tuple[str, str]]) 
 
 def cost_section(run: RunFiles) -> Html | None:
     rows: list[list[object]] = []
-    total = 0.0
+    computing, all_testing = 0.0, 0.0
     for stage, figures in run.figures.items():
         seconds = figures.get("seconds") or 0.0
         testing = figures.get("test_seconds")
-        total += seconds + (testing or 0.0)
+        computing += seconds
+        all_testing += testing or 0.0
         speed = figures.get("images_per_second")
         given = figures.get("checkpoint") or figures.get("given")
         rows.append(
@@ -86,7 +87,8 @@ def cost_section(run: RunFiles) -> Html | None:
         )
     if not rows:
         return None
-    rows.append([tag("strong", "all"), tag("strong", console.duration(total)), "", "", ""])
+    totals = (console.duration(computing), console.duration(all_testing) if all_testing else NONE)
+    rows.append([tag("strong", "all"), *(tag("strong", one) for one in totals), "", ""])
     head = ["stage", "computing", "testing", "iterations", "images per second"]
     parts: list[object] = [data_table("Time of each stage", head, rows)]
     device = run.results.get("device")

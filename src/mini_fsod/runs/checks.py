@@ -9,12 +9,14 @@ import torch
 
 from mini_fsod import checkpoint
 from mini_fsod.config.schema import STAGES, Config
+from mini_fsod.config.values import torchvision_name
 from mini_fsod.detector.backbone import check_backbone
 from mini_fsod.errors import UserError, nearest
 from mini_fsod.files import is_file, is_folder, real
 from mini_fsod.mining.choose import check_mining
 from mini_fsod.runs import store
 from mini_fsod.runs.data import RunData
+from mini_fsod.runs.detectors import refuse_other_architecture
 from mini_fsod.runs.given import check_given
 from mini_fsod.runs.identity import stages_of
 
@@ -46,8 +48,11 @@ def checked_data(config: Config, device: torch.device, wanted: Sequence[str]) ->
     data.check(wanted)
     if "base" in wanted:
         check_given(config)
-    if "transfer" in wanted and config.transfer.checkpoint is not None:
-        checkpoint.read_header(checkpoint.find(config.transfer.checkpoint, "transfer"))
+    for stage in ("base", "transfer"):
+        given = getattr(config, stage).checkpoint
+        if stage in wanted and given is not None and torchvision_name(given) is None:
+            path = checkpoint.find(given, stage)
+            refuse_other_architecture(path, checkpoint.read_header(path).settings, config)
     if "mine" in wanted:
         check_mining(config)
     return data
@@ -69,8 +74,4 @@ def check_folder(out: Path, config: Config, results_store: Path) -> None:
             "Choose another folder with --out.",
         )
     if links and not is_folder(results_store):
-        raise UserError(
-            f"{out}: its results are not here: {results_store} is missing.",
-            f"Copy {store.STORE} along with the run, or delete the links in {out} to compute "
-            "everything again.",
-        )
+        raise store.without_results(out, results_store)

@@ -81,12 +81,12 @@ def load_detector(run: Run, stage: str) -> checkpoint.Saved:
             f"{', '.join(saved.labels.classes)} instead of {', '.join(classes)}.",
             f"Use a {stage} detector of the same split, or train one.",
         )
-    _refuse_other_architecture(path, saved.detector.settings, run.config)
+    refuse_other_architecture(path, saved.detector.settings, run.config)
     saved.detector.settings = configured(saved.detector.settings, run.config)
     return saved
 
 
-def _refuse_other_architecture(path: Path, settings: DetectorSettings, config: Config) -> None:
+def refuse_other_architecture(path: Path, settings: DetectorSettings, config: Config) -> None:
     """A checkpoint of another architecture would make the run's `config.yaml` wrong.
 
     Not so the normalisation and stride of its backbone, which a given checkpoint brings along.
@@ -106,7 +106,11 @@ def _refuse_other_architecture(path: Path, settings: DetectorSettings, config: C
         if saved != wanted
     ]
     if wrong:
+        keys = ", ".join(f"{key}: {saved}" for key, saved, wanted in pairs if saved != wanted)
+        if backbone.norm == "group" and section.weights is not None:
+            keys += ", weights: null"  # norm: group is refused with weights
         raise UserError(
             f"{path}: the detector does not fit the configuration: {'; '.join(wrong)}.",
-            "Set the keys as they were when it was trained, or use another checkpoint.",
+            f"Write what it was trained with into the configuration: detector: {{{keys}}}; or use "
+            "another checkpoint.",
         )

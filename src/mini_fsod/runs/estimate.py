@@ -122,6 +122,18 @@ def _quiet() -> Iterator[None]:
         console.err.quiet = before
 
 
+def _without_weights(config: Config) -> Config:
+    """A run that starts from a given detector reads no weights, so neither does its estimate."""
+    section = config.detector
+    if config.base.checkpoint is None or section.weights is None:
+        return config
+    if config.online.start == "weights":
+        return config
+    frozen = 2 if section.frozen_stages is None else section.frozen_stages  # as with weights
+    changed = section.model_copy(update={"weights": None, "frozen_stages": frozen})
+    return config.model_copy(update={"detector": changed})
+
+
 class _Estimator:
     """Measures each kind of work once."""
 
@@ -133,7 +145,7 @@ class _Estimator:
         wanted: Collection[str],
         seconds: float,
     ) -> None:
-        self._config, self._device, self._data = config, device, data
+        self._config, self._device, self._data = _without_weights(config), device, data
         measured = [*wanted, *(["scoring"] if data.test is not None else [])]
         shares = {name: share for name, share in SHARES.items() if name in measured}
         self._seconds = {n: seconds * share / sum(shares.values()) for n, share in shares.items()}

@@ -21,8 +21,8 @@ from mini_fsod.errors import UserError
 from mini_fsod.files import digest, dumps, is_file, read_bytes, write_bytes, write_json
 from mini_fsod.limits import POOL_BYTES, RUN_POOL_BYTES
 from mini_fsod.mining.names import REVIEWED
-from mini_fsod.review.correct import corrected_pool
-from mini_fsod.review.decisions import JOURNAL, Decision, read_decisions
+from mini_fsod.review.correct import accepted_and_rejected, corrected_pool
+from mini_fsod.review.decisions import JOURNAL, Decision, read_decisions, settled
 from mini_fsod.state_files import Count, Kind, read_state_file
 
 POOL, EXTRA_POOL = "pool.json", "pool-extra.json"
@@ -121,6 +121,11 @@ def edits(run: Path, mined: Path) -> dict[str, Any]:
         "added": added.total() - relabelled,
         "relabelled": relabelled,
     }
+
+
+def accepted_boxes(run: Path) -> int:
+    """How many boxes `mini review` has accepted: mined ones, corrected ones and added ones."""
+    return len(accepted_and_rejected(settled(read_decisions(run / JOURNAL)))[0])
 
 
 def pictures_in(pool: Path) -> list[str]:

@@ -58,8 +58,11 @@ def say_figures(stage: str, figures: Figures) -> None:
         mined = figures["kept"] + figures.get("extra", {}).get("kept", 0)
         words = [console.count(mined, "mined box")]
     given = figures.get("checkpoint") or figures.get("given")
-    how = f"from {given}" if given else f"in {console.duration(figures['seconds'])}"
-    console.note(f"{stage}: {', '.join(words) or 'not scored'} {how}")
+    how = f"taken from {given}" if given else f"in {console.duration(figures['seconds'])}"
+    if words:
+        console.note(f"{stage}: {', '.join(words)} {how}")
+    else:
+        console.note(f"{stage}: {how if given else f'done {how}'}, not scored")
 
 
 def device_name(device: torch.device) -> str:

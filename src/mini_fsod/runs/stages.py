@@ -43,7 +43,15 @@ from mini_fsod.runs.facts import write_data_facts
 from mini_fsod.runs.given import copy_with_scores, save_novel, take_given
 from mini_fsod.runs.hopeless import why_hopeless
 from mini_fsod.runs.identity import needs, stage_key, stages_of
-from mini_fsod.runs.pool import EXTRA_POOL, POOL, boxes_of_pool, copy_pools, edits, refresh_pools
+from mini_fsod.runs.pool import (
+    EXTRA_POOL,
+    POOL,
+    accepted_boxes,
+    boxes_of_pool,
+    copy_pools,
+    edits,
+    refresh_pools,
+)
 from mini_fsod.runs.results import device_name, say_figures, write_results
 from mini_fsod.runs.run import Run
 from mini_fsod.runs.scoring import score_test_set
@@ -340,9 +348,11 @@ class _Pipeline:
     def _say_edits(self, mined: Path) -> None:
         about = edits(self._out, mined)
         if about["edited"]:
+            accepted = accepted_boxes(self._out)
+            of_review = f"; {accepted:,} accepted in the review" if accepted else ""
             console.note(
                 f"pool: {console.count(about['boxes'], 'box')}, {about['removed']:,} removed, "
-                f"{about['added']:,} added, {about['relabelled']:,} relabelled"
+                f"{about['added']:,} added, {about['relabelled']:,} relabelled{of_review}"
             )
 
     def _take_later_stages(self, wanted: Sequence[str]) -> None:

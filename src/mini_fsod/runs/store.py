@@ -31,6 +31,7 @@ from mini_fsod.files import (
     is_folder,
     lock,
     part_of,
+    real,
     unwritten,
 )
 from mini_fsod.state_files import Count, Finite, Kind, read_state_file
@@ -195,6 +196,21 @@ def link(run: Path, stage: str, folder: Path) -> None:
         part.replace(path)
     except OSError as error:
         raise unwritten(path, error) from None
+
+
+def without_results(run: Path, store: Path) -> UserError:
+    return UserError(
+        f"{run}: its results are not here: {store} is missing.",
+        f"Copy {STORE} along with the run, or delete the links in {run} to compute "
+        "everything again.",
+    )
+
+
+def refuse_moved(run: Path) -> None:
+    """UserError where none of the run's links leads to a result: the folder was moved alone."""
+    links = [run / stage for stage in STAGES if (run / stage).is_symlink()]
+    if links and not any(is_folder(link) for link in links):
+        raise without_results(run, real(links[0]).parent)
 
 
 def unlink(run: Path, stage: str) -> None:

@@ -21,7 +21,8 @@ from mini_fsod.labels import folded, refuse_other_spellings
 
 LABELS_FIX = (
     "Draw boxes of the new class in about five photos with any tool (CVAT, Label Studio, "
-    "labelImg, FiftyOne), export them, and give the file: --boxes FILE."
+    "labelImg, FiftyOne), export them, and give the file: --boxes FILE. Or draw them in the "
+    "browser: mini review PHOTOS --novel CLASS -o five.json"
 )
 
 

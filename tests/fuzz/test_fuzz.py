@@ -26,7 +26,7 @@ from mini_fsod.errors import UserError
 PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 N = int(os.environ.get("FUZZ_N", "0"))
 SECONDS = 60 * float(os.environ.get("FUZZ_MINUTES", "0")) * PROCESSES
-KEEP = Path(os.environ.get("FUZZ_KEEP", "fuzz-failures"))
+KEEP = Path(os.environ.get("FUZZ_KEEP", "fuzz-failures")).absolute()  # tests change the folder
 ROUND = 200  # cases of one seed
 
 
@@ -65,7 +65,7 @@ def test_damaged_files_are_refused_or_read_within_limits(target: Target, tmp_pat
         except (Exception, TooSlow) as error:
             where = _where(error)
             if where not in failures:
-                kept = KEEP.absolute() / f"{target.name}-{len(failures) + 1}"
+                kept = KEEP / f"{target.name}-{len(failures) + 1}"
                 shutil.rmtree(kept, ignore_errors=True)
                 KEEP.mkdir(parents=True, exist_ok=True)
                 folder.rename(kept)

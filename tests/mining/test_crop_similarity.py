@@ -144,6 +144,7 @@ def test_principal_axes_keep_directions_with_variance() -> None:
     assert mean.tolist() == [0, 0, 5]
     assert axes.shape == (3, 2)  # the third number is constant
     assert axes.abs().round(decimals=5).tolist() == [[1, 0], [0, 1], [0, 0]]
+    assert principal_axes(1e-6 * features)[1].shape == (3, 2)  # whatever the scale
     assert principal_axes(features, count=1)[1].shape == (3, 1)
     assert principal_axes(features[:1])[1].shape == (3, 1)  # one box has no variance
     with pytest.raises(UserError, match="no box of a base class"):

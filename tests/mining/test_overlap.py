@@ -23,6 +23,8 @@ def test_nesting_of_hand_computed_pairs() -> None:
     a = np.array([[2, 2, 4, 4], [0, 0, 10, 10], [0, 0, 10, 10], [0, 0, 4, 4], [5, 5, 0, 0]])
     b = np.array([[0, 0, 10, 10], [2, 2, 4, 4], [5, 0, 10, 10], [6, 0, 4, 4], [0, 0, 9, 9]])
     assert nesting(a.astype(float), b.astype(float)).tolist() == pytest.approx([1, 1, 0.5, 0, 0])
+    narrow, wide = np.array([[0.0, 0, 4, 10]]), np.array([[2.0, 0, 50, 10]])
+    assert nesting(narrow, wide).tolist() == nesting(wide, narrow).tolist() == [0.5]
 
 
 def test_best_of_each_takes_the_best_scores_of_every_group() -> None:

@@ -241,6 +241,7 @@ def test_read_pool_reads_other_tools_files(tmp_path: Path) -> None:
             {"id": 9, "image_id": 2, "category_id": 3, "bbox": [5, 6, 7, 8], "score": 0.5},
             {"id": 4, "image_id": 1, "category_id": 2, "bbox": [5, 6, 0, 8], "score": 0.5},
             {"id": 6, "image_id": 1, "category_id": 2, "bbox": [900, 6, 9, 8], "score": 0.5},
+            {"id": 7, "image_id": 1, "category_id": 3, "bbox": [900, 6, 9, 8], "score": 0.5},
         ],
     }  # fmt: skip
     path = tmp_path / "edited.json"
@@ -248,7 +249,7 @@ def test_read_pool_reads_other_tools_files(tmp_path: Path) -> None:
     found = read_pool(path, data, LABELS)
     assert as_rows(found) == [(0, 0, 0.25, [5, 6, 7, 8]), (2, 1, 1.0, [1, 2, 3, 4])]
     first, second, third = found.notes
-    assert first.endswith("1 box of base classes left out: car")
+    assert first.endswith("2 boxes of base classes left out: car")
     assert second.endswith("1 box without area left out")
     assert third.endswith("1 box outside of the picture left out")
 

@@ -72,6 +72,20 @@ def test_link_is_relative_and_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "runs" / store.STORE / "base-2" / store.METRICS).exists()
 
 
+def test_link_says_that_a_finished_result_is_computed_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "first", base=write_result(tmp_path, "base-1"))
+    store.link(run, "base", write_result(tmp_path, "base-2"))
+    assert capsys.readouterr().err == ""
+    store.link(run, "base", write_result(tmp_path, "base-3", finished=False))
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith("base: to be computed anew")
+    assert said.endswith("base-2")
+    store.link(run, "base", write_result(tmp_path, "base-4", finished=False))
+    assert capsys.readouterr().err == ""
+
+
 def test_read_metrics_of_a_finished_result_alone(tmp_path: Path) -> None:
     assert store.read_metrics(write_result(tmp_path, "mine-1")) == {"seconds": 1.5}
     assert store.read_metrics(write_result(tmp_path, "base-2", finished=False)) is None

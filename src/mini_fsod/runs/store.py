@@ -31,7 +31,6 @@ from mini_fsod.files import (
     is_folder,
     lock,
     part_of,
-    real,
     unwritten,
 )
 from mini_fsod.state_files import Count, Finite, Kind, read_state_file
@@ -185,11 +184,19 @@ def read_figures(path: Path, kind: type[Figures]) -> dict[str, Any] | None:
 
 
 def link(run: Path, stage: str, folder: Path) -> None:
-    """Let RUN/STAGE lead to a result. The link is relative: both may be moved together."""
+    """Let RUN/STAGE lead to a result. The link is relative: both may be moved together.
+
+    Says so where it led to a finished one, and this one is still to be computed.
+    """
     target = os.path.relpath(folder.resolve(), run.resolve())
     path = run / stage
     if path.is_symlink() and str(path.readlink()) == target:
         return
+    if path.is_symlink() and is_file(path / METRICS) and not is_file(folder / METRICS):
+        console.note(
+            f"{stage}: to be computed anew, as settings, data or mini's version changed; the "
+            f"former result stays in {os.path.normpath(run / path.readlink())}"
+        )
     part = part_of(path)
     try:
         part.symlink_to(target, target_is_directory=True)
@@ -210,7 +217,7 @@ def refuse_moved(run: Path) -> None:
     """UserError where none of the run's links leads to a result: the folder was moved alone."""
     links = [run / stage for stage in STAGES if (run / stage).is_symlink()]
     if links and not any(is_folder(link) for link in links):
-        raise without_results(run, real(links[0]).parent)
+        raise without_results(run, Path(os.path.normpath(run / links[0].readlink())).parent)
 
 
 def unlink(run: Path, stage: str) -> None:

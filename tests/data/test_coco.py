@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from helpers import tiny
 from mini_fsod.data.read import read, read_with_problems
+from mini_fsod.data.write import write_coco
 from mini_fsod.errors import DataError, total
+from mini_fsod.labels import LabelMap
 
 
 @pytest.mark.parametrize(
@@ -60,6 +63,16 @@ def test_read_coco_reports_wrong_records(
     assert (kind, record) in [(p.kind, p.record) for p in problems]
     with pytest.raises(DataError):
         read(path)
+
+
+def test_read_coco_of_boxes_whose_area_overflows_can_be_written(tmp_path: Path) -> None:
+    content = tiny.coco()
+    content["annotations"][0].update(bbox=[0, 0, 1e200, 1e200])
+    content["annotations"][0].pop("area", None)
+    data, _ = read_with_problems(tiny.write_coco(tmp_path, content))
+    assert data.boxes.area.max() == sys.float_info.max
+    write_coco(tmp_path / "out.json", data, LabelMap(data.classes, ()), {})
+    assert "Infinity" not in (tmp_path / "out.json").read_text()
 
 
 def test_read_coco_takes_flags_as_numbers_or_booleans(tmp_path: Path) -> None:

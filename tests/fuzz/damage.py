@@ -243,8 +243,11 @@ def _key_twice(draw: st.DrawFn, content: bytes) -> bytes:
 def _yaml(draw: st.DrawFn, content: bytes) -> bytes | None:
     try:
         value = yaml.safe_load(content)
-        return yaml_text(_values(draw, value))
     except (yaml.YAMLError, ValueError):
+        return None
+    try:
+        return yaml_text(_values(draw, value))
+    except RecursionError:  # too deep for the writer
         return None
 
 
@@ -273,6 +276,9 @@ class Hostile:
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return os.mkdir, (RAN,)
+
+    def __deepcopy__(self, _: Any) -> Hostile:
+        return self  # copying would make the folder, too
 
 
 RAN = f"/tmp/mini-fuzz-ran-{os.getpid()}"

@@ -97,8 +97,9 @@ def test_read_metrics_of_a_finished_result_alone(tmp_path: Path) -> None:
         *(b"", b"[]", b'{"other": 1}', b"{no json", b"\xff", b"[" * 100_000, b'{"seconds": "1"}'),
         *(b'{"seconds": NaN}', b'{"seconds": 1, "nAP50": "1"}', b'{"seconds": 1, "extra": 3}'),
         b'{"seconds": 1' + b"0" * 400 + b"}",
+        *(b'{"seconds": 1, "images": [2]}', b'{"seconds": 1, "candidates": "x"}'),
     ],
-    ids=range(11),
+    ids=range(13),
 )
 def test_read_metrics_of_a_damaged_file_says_what_to_do(tmp_path: Path, content: bytes) -> None:
     folder = write_result(tmp_path, "mine-1")

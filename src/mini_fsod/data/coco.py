@@ -226,7 +226,7 @@ def _annotation(columns: _Columns, key: str, index: int, record: Mapping[str, An
     if not _is_area(area):
         if "area" in record:
             _wrong_area(columns, f"annotation {number}", area)
-        area = numbers[2] * numbers[3]
+        area = min(numbers[2] * numbers[3], sys.float_info.max)
     columns.areas.append(area)
     columns.scores.append(score_of(get("score")))
     columns.boxes.extend(numbers)

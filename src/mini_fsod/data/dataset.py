@@ -22,6 +22,12 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 
+def areas_of(xywh: Floats) -> Floats:
+    """(B,) areas of boxes (B, 4); the largest number instead of infinity, which JSON has not."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(np.minimum(xywh[:, 2] * xywh[:, 3], np.finfo(np.float64).max))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Boxes:
     """B boxes, ordered by image and, within an image, as in the file.
@@ -76,8 +82,7 @@ class Boxes:
         images = np.asarray(image, dtype=np.int64)
         n = len(images)
         box = np.asarray(xywh, dtype=np.float64).reshape(n, 4)
-        with np.errstate(over="ignore", invalid="ignore"):
-            area = columns.pop("area", box[:, 2] * box[:, 3])
+        area = columns.get("area", areas_of(box))
         flags = {name: np.zeros(n, dtype=np.bool_) for name in ("crowd", "ignore", "difficult")}
         flags |= {
             name: np.asarray(columns[name], dtype=np.bool_) for name in flags if name in columns

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mini_fsod.data.collected import NO_SIZE, Collected, picture_name
-from mini_fsod.data.dataset import Dataset
+from mini_fsod.data.dataset import Dataset, areas_of
 from mini_fsod.data.json_stream import JsonError, first_keys, records
 from mini_fsod.data.pictures import PictureError, drawn_size, picture_sizes
 from mini_fsod.data.problems import Report
@@ -151,6 +151,6 @@ def in_pixels(data: Dataset) -> Dataset:
     of_box = np.tile(sizes[boxes.image], 2).astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         xywh = boxes.xywh * of_box
-        area = xywh[:, 2] * xywh[:, 3]
+    area = areas_of(xywh)
     known = np.flatnonzero((sizes[boxes.image] > 0).all(axis=1))
     return replace(data, sizes=sizes, boxes=replace(boxes, xywh=xywh, area=area).take(known))

@@ -73,6 +73,7 @@ class ExtraFigures(Kind):
     """The figures of mine.extra."""
 
     folder: str | None = None
+    candidates: Count = 0
     kept: Count = 0
 
 
@@ -80,11 +81,19 @@ class Figures(_Scores):  # type: ignore[misc]
     """The figures of one stage."""
 
     seconds: Finite | None = None
+    training_seconds: Finite | None = None
     images_per_second: Finite | None = None
     checkpoint: str | None = None
     given: str | None = None
+    iterations: Count | None = None
+    images: Count = 0
+    of_images: Count = 0
+    extra_images: Count = 0
     pairs: Count | None = None
+    extra_pairs: Count = 0
+    candidates: Count = 0
     kept: Count | None = None
+    best_score: Finite | None = None
     extra: ExtraFigures = ExtraFigures()
 
 

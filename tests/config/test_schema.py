@@ -59,6 +59,7 @@ def test_ready_names_missing_keys(tmp_path: Path, sets: list[str], words: str, f
         resolve(str(tmp_path / "my.yaml"), sets).ready()
     assert words in caught.value.what
     assert fix in caught.value.fix
+    assert "mini init" in caught.value.fix
 
 
 @pytest.mark.parametrize(

@@ -353,7 +353,9 @@ class Config(Section):
             examples.append("--set data.split=voc-split1 (or data.novel=bird,bus)")
         if missing:
             raise UserError(
-                f"The configuration lacks {' and '.join(missing)}.", f"Add {' '.join(examples)}."
+                f"The configuration lacks {' and '.join(missing)}.",
+                f"Add {' '.join(examples)}. For your own photos, `mini init PHOTOS --boxes FILE` "
+                "writes a whole configuration.",
             )
 
     def to_yaml(self) -> str:

@@ -45,7 +45,9 @@ def operating_section(run: RunFiles, detected: Detected | None) -> Html | None:
         aside(
             "Boxes with at least this score have the best F1 on the test set. It was chosen on the "
             "same pictures, so expect a little less on others. Lower it to miss less, raise it to "
-            "be wrong less often. The highest recall is that of all boxes, at any score."
+            "be wrong less often. The highest recall is that of all boxes, at any score. ",
+            tag("code", "mini predict --score"),
+            " sets one threshold for all classes, by default 0.5.",
         ),
         data_table("Suggested score threshold of each new class", head, rows),
     ]

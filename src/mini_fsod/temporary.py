@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tempfile
 from contextlib import ExitStack
 from multiprocessing.util import Finalize
@@ -55,8 +56,12 @@ def _prefix() -> str:
 def _clear(home: Path) -> None:
     """Remove what processes have left that hold the lock of their folder no more."""
     for folder in home.glob(f"{_prefix()}*"):
-        ours = not folder.is_symlink() and folder.stat().st_uid == os.getuid()
-        # without a lock: in the making
+        try:
+            about = folder.lstat()
+        except FileNotFoundError:  # its process has just ended
+            continue
+        # a link, somebody else's, this process's own, or without a lock: in the making
+        ours = stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid()
         if not ours or folder in _folders.values() or not is_file(folder / LOCK):
             continue
         with lock(folder / LOCK) as ended:

@@ -23,6 +23,7 @@ from mini_fsod.loader.cache import cached_pictures, image_sizes
 from mini_fsod.loader.resident import Annotations, Batch, Resident
 from mini_fsod.loader.schedule import Plan, Schedule
 from mini_fsod.loader.stream import Stream
+from mini_fsod.temporary import temporary_folder
 
 CPU = torch.device("cpu")
 LIMIT = (64, 128)
@@ -64,7 +65,8 @@ def assert_equal(a: Batch, b: Batch) -> None:
 
 
 def shared_blocks() -> set[str]:
-    return set(os.listdir(stream.SHARED_MEMORY)) if stream.SHARED_MEMORY.exists() else set()
+    """Those of this process: other tests run beside it."""
+    return {path.name for path in stream.SHARED_MEMORY.glob(f"{temporary_folder().name}-*")}
 
 
 def test_batches_equal_those_of_resident_also_after_a_resume(data: Dataset, tmp_path: Path) -> None:

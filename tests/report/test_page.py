@@ -129,6 +129,12 @@ def test_report_of_files_that_are_damaged(hostile_run: Path, tmp_path: Path) -> 
     assert {"results", "shots", "mining"} <= {*page.sections}
 
 
+def test_report_passes_over_scores_that_are_links_to_nothing(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    (run / "transfer" / "score-1.json").symlink_to("nowhere")
+    assert "nAP50" in Page(write_report(run)).text
+
+
 def test_report_of_a_run_with_the_base_stage_alone(tmp_path: Path) -> None:
     without = ("transfer", "scan", "mine", "online")
     classes = facts()["classes"]

@@ -178,6 +178,6 @@ def _read_stage(folder: Path, stage: str, results: Mapping[str, Any]) -> StageFi
 
 def _score_file(folder: Path, name: Any) -> Path | None:
     """The file of the stage's score; the newest where results.json does not name it."""
-    files = sorted(folder.glob("score-*.json"), key=lambda path: path.stat().st_mtime)
+    files = sorted(folder.glob("score-*.json"), key=lambda path: path.lstat().st_mtime)
     named = [path for path in files if path.name == name] or files
     return named[-1] if named else None

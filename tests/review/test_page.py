@@ -138,6 +138,15 @@ def test_page_accepts_rejects_and_undoes_with_keys(page: Any, mined: Path) -> No
     assert len(after) == accepted > len(before)
 
 
+def settled_frame(page: Any) -> dict[str, float]:
+    """Where the picture is, once the page does not move any more."""
+    before, now = None, page.locator("#frame").bounding_box()
+    while now != before:
+        page.wait_for_timeout(100)
+        before, now = now, page.locator("#frame").bounding_box()
+    return dict(now)
+
+
 def test_page_redraws_and_adds_boxes(page: Any, mined: Path) -> None:
     with in_thread(mined) as address:
         opened(page, address)
@@ -169,7 +178,7 @@ def test_page_redraws_and_adds_boxes(page: Any, mined: Path) -> None:
         page.wait_for_selector(f"#frame[data-shown='{second}']")
         page.keyboard.press("d")
         page.wait_for_selector("#editing:visible")
-        frame = page.locator("#frame").bounding_box()
+        frame = settled_frame(page)
         x, y, width, height = (frame[key] for key in ("x", "y", "width", "height"))
         view = page.evaluate("current().view")
         drag(0.1, 0.2, 0.6, 0.7)
@@ -220,7 +229,7 @@ def test_page_draws_the_first_boxes(page: Any, tmp_path: Path) -> None:
     with served(tmp_path / "photos", "--novel", "bolt,nut", "-o", out) as (address, process):
         opened(page, address)
         assert page.inner_text("#question") == "Draw a box around each bolt"
-        frame = page.locator("#frame").bounding_box()
+        frame = settled_frame(page)
         for number in range(2):
             left = frame["x"] + frame["width"] * (0.1 + 0.4 * number)
             page.mouse.move(left, frame["y"] + frame["height"] * 0.2)

@@ -4,6 +4,7 @@ import io
 import json
 import os
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -105,6 +106,7 @@ def test_log_of_a_killed_run_shows_no_scalar_twice(tmp_path: Path, start: int) -
     for step in (5, 10, 15):
         look(killed, step, loss=step)
     shown = [step for step in (5, 10) if step <= start]
+    sleep(1.1)  # TensorBoard's files are sorted by the second in which they were begun
     with Log(tmp_path, "base", start, 20) as to:
         for step in range(start + 5, 21, 5):
             look(to, step, loss=step + 100)

@@ -54,7 +54,7 @@ def _prefix() -> str:
 
 
 def _clear(home: Path) -> None:
-    """Remove what processes have left that hold the lock of their folder no more."""
+    """Remove what processes left behind that no longer hold the lock of their folder."""
     for folder in home.glob(f"{_prefix()}*"):
         try:
             about = folder.lstat()

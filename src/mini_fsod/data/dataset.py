@@ -23,7 +23,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 def areas_of(xywh: Floats) -> Floats:
-    """(B,) areas of boxes (B, 4); the largest number instead of infinity, which JSON has not."""
+    """(B,) areas of boxes (B, 4); the largest number instead of infinity, which JSON lacks."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(np.minimum(xywh[:, 2] * xywh[:, 3], np.finfo(np.float64).max))
 

@@ -12,7 +12,7 @@ from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 from torchvision.ops import FrozenBatchNorm2d
 
-from mini_fsod.detector.nms import by_matrix
+from helpers.matrix_nms import compute_as_on_a_device
 
 WIDTH = 64  # of the box head: 1024 would cost most of the tests' time
 
@@ -34,10 +34,7 @@ def shake(model: Any, logits: float) -> None:
 
 @pytest.fixture
 def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No waits for the device: what the CPU otherwise does in compiled steps only."""
-    monkeypatch.setattr("mini_fsod.detector.nms.nms", by_matrix)
-    monkeypatch.setattr("mini_fsod.detector.postprocess.nms", by_matrix)
-    monkeypatch.setattr("mini_fsod.detector.model.eager_on_cpu", lambda _: False)
+    compute_as_on_a_device(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mini_fsod.detector.batch import PaddedBoxes, Samples, Targets, pad_targets
 from mini_fsod.detector.model import Detector, build
+from mini_fsod.detector.rpn import propose
 from mini_fsod.detector.settings import DetectorSettings, RoISettings, RPNSettings, TestSettings
 from mini_fsod.errors import UserError
 
@@ -223,7 +222,7 @@ def test_losses_skip_proposals_on_ignored_regions() -> None:
     detector.settings = replace(detector.settings, rpn=replace(RPN, after_nms_train=1))
     anchors, counts = detector.anchors(pictures())
     outputs = detector.rpn_head(detector.features(pictures(), SIZES))
-    only = detector.propose(*outputs, anchors, counts, SIZES, training=True)
+    only = propose(*outputs, anchors, counts, SIZES, detector.settings.rpn, training=True)
     assert only.valid.tolist() == [[True], [True]]
     boxes = only.boxes + torch.tensor([0.5, 0.5, 0.0, 0.0])
     nothing = torch.zeros(2, 1, dtype=torch.bool)
@@ -294,27 +293,6 @@ def test_losses_and_detect_never_wait_for_the_device() -> None:
         detector.detect(pictures(), SIZES)
     with pytest.raises(AssertionError, match="aten::"), Waits():
         detector.detect(pictures(), SIZES, exact=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("step", ["losses", "detect"])
-def test_losses_compile_as_one_graph(step: str) -> None:
-    """fullgraph refuses graph breaks and shapes that depend on data."""
-    detector = small_detector(iou_branch=True)
-    arguments = (
-        (pictures(), SIZES, TRUTH, torch.tensor(3)) if step == "losses" else (pictures(), SIZES)
-    )
-    call: Callable[..., Any] = getattr(detector, step)
-    wanted = call(*arguments)
-    torch._dynamo.reset()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", "Guards may run slower")  # of Python 3.13.0 alone
-        found = torch.compile(call, backend="eager", fullgraph=True)(*arguments)
-    if step == "losses":
-        wanted, found = wanted.values(), found.values()
-    for a, b in zip(found, wanted, strict=True):
-        torch.testing.assert_close(a, b)
 
 
 def test_detector_is_rebuilt_from_its_settings() -> None:

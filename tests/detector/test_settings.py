@@ -28,6 +28,10 @@ def test_settings_survive_json() -> None:
     assert DetectorSettings.from_json(json.loads(text)) == SETTINGS
 
 
+def test_from_json_ignores_keys_of_older_checkpoints() -> None:
+    assert DetectorSettings.from_json(SETTINGS.to_json() | {"nms_rounds": 12}) == SETTINGS
+
+
 def test_default_settings_are_those_of_torchvision() -> None:
     rpn, roi, test = SETTINGS.rpn, RoISettings(), DetectorSettings(1).test
     assert (rpn.before_nms_train, rpn.before_nms_test, rpn.after_nms_train) == (2000, 1000, 1000)

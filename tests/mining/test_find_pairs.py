@@ -19,7 +19,6 @@ from mini_fsod.data.dataset import Boxes, Dataset
 from mini_fsod.data.read import read
 from mini_fsod.detector.backbone import NARROW, make_backbone
 from mini_fsod.detector.model import Detector, build
-from mini_fsod.detector.nms import by_matrix
 from mini_fsod.detector.settings import IMAGENET, BackboneSettings, RoISettings, RPNSettings
 from mini_fsod.discriminator.features import Discriminator
 from mini_fsod.discriminator.load import LastMap
@@ -150,7 +149,7 @@ def naive(
         (large,) = show([others[image]])
         height, width = pictures.sizes[image].tolist()
         with torch.no_grad():
-            found = detector.infer(batch.images, batch.sizes, exact=True)
+            found = detector.infer(batch.images, batch.sizes)
         # from the canvas to the picture, and to the discriminator's canvas
         size, shown = batch.sizes[0].tolist(), large.sizes[0].tolist()
         own = torch.tensor([width / size[1], height / size[0]]).repeat(2)
@@ -184,7 +183,7 @@ def test_find_pairs_whatever_class_takes_the_best_of_all_classes(
     for plan in one_by_one(plans_of(pictures)):
         (batch,) = show([plan])
         with torch.no_grad():
-            found = detector.infer(batch.images, batch.sizes, exact=True)
+            found = detector.infer(batch.images, batch.sizes)
         score, label = found.scores[0].max(1)
         kept = found.proposals.valid[0] & (score > MIN_SCORE)
         box = found.boxes[0, torch.arange(len(label)), label][kept]
@@ -228,17 +227,17 @@ def test_find_pairs_gives_boxes_inside_their_images(
 
 
 @pytest.fixture
-def exact_calls(detector: Detector, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For every call of the detector whether it was an exact one."""
-    seen: list[bool] = []
-    infer = detector.infer
+def exact_calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For every batch whether all its proposals were asked for."""
+    calls: list[bool] = []
+    top_proposals = module.top_proposals
 
-    def counted(*words: Tensor, exact: bool) -> Any:
-        seen.append(exact)
-        return infer(*words, exact=exact)
+    def counted(*words: Any) -> Any:
+        calls.append(words[-1])
+        return top_proposals(*words)
 
-    monkeypatch.setattr(detector, "infer", counted)
-    return seen
+    monkeypatch.setattr(module, "top_proposals", counted)
+    return calls
 
 
 @pytest.mark.parametrize("proposals", [1, 7, 39])
@@ -261,22 +260,6 @@ def test_find_pairs_repeats_batches_with_too_many_proposals(
     assert exact_calls[plans : 2 * plans] == [False] * plans
     assert all(again)
     assert len(again) in {1: [plans], 7: [plans], 39: range(1, plans)}[proposals]
-
-
-def test_find_pairs_repeats_batches_with_unsettled_nms(
-    detector: Detector,
-    pictures: Pictures,
-    data: Dataset,
-    comparison: PrototypeComparison,
-    monkeypatch: pytest.MonkeyPatch,
-    exact_calls: list[bool],
-) -> None:
-    whole = scanned(detector, pictures, data, comparison)
-    plans = len(exact_calls)
-    monkeypatch.setattr("mini_fsod.detector.nms.nms", by_matrix)  # as on a device
-    monkeypatch.setattr(detector, "settings", replace(detector.settings, nms_rounds=1))
-    same(scanned(detector, pictures, data, comparison), whole)
-    assert any(exact_calls[2 * plans :])
 
 
 @pytest.mark.parametrize(("batch", "fetched"), [(1, 64), (2, 1), (2, 2), (4, 3)])

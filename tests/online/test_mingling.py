@@ -26,9 +26,9 @@ from helpers.novel_boxes import (
     rows_of,
     targets,
 )
+from mini_fsod.data.overlap import NESTED, greedy_nms, nesting
 from mini_fsod.detector.batch import ScoredProposals
 from mini_fsod.loader.resident import ScoredBoxes
-from mini_fsod.mining.overlap import NESTED, greedy_nms, nesting
 from mini_fsod.online.mingling import (
     ACCEPTED,
     found_by_teacher,

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from detector.test_model import Waits
+from helpers.matrix_nms import compute_as_on_a_device
 from mini_fsod.config.schema import Mine, Online
 from mini_fsod.detector.batch import Targets
 from mini_fsod.detector.model import Detector, build
-from mini_fsod.detector.nms import by_matrix
 from mini_fsod.detector.settings import RoISettings, RPNSettings
 from mini_fsod.labels import LabelMap
 from mini_fsod.loader.resident import ScoredBoxes
@@ -148,10 +148,7 @@ def test_loss_on_mined_is_zero_without_mined_boxes() -> None:
 
 @pytest.fixture
 def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NMS in the form that waits for nothing, which the CPU uses only inside compiled steps."""
-    for module in ("detector.nms", "detector.postprocess", "online.mingling"):
-        monkeypatch.setattr(f"mini_fsod.{module}.nms", by_matrix)
-    monkeypatch.setattr("mini_fsod.detector.model.eager_on_cpu", lambda _: False)
+    compute_as_on_a_device(monkeypatch)
 
 
 @pytest.mark.usefixtures("as_on_a_device")

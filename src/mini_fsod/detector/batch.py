@@ -1,6 +1,6 @@
 """The batches that the steps of the detector exchange: padded tensors with a mask of valid rows.
 
-All are NamedTuples of tensors, which `torch.compile` and CUDA graphs take as they are. B images,
+All are NamedTuples of tensors, which CUDA graphs take as they are. B images,
 G ground-truth boxes per image, P proposals, S samples, C classes, D detections. Boxes are float32:
 left, top, right, bottom in pixels of the canvas. Labels are 0 .. C-1.
 """
@@ -76,7 +76,6 @@ class Proposals(NamedTuple):
     boxes: Tensor  # (B, P, 4)
     logits: Tensor  # (B, P) objectness; -inf for padding, +inf for given ones
     valid: Tensor  # (B, P) bool
-    settled: Tensor  # (B,) bool: NMS had enough rounds, the proposals are exact
 
 
 class Samples(NamedTuple):

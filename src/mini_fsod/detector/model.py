@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mini_fsod.detector.anchors import cached_anchors, canvas_anchors, level_counts
+from mini_fsod.detector.anchors import cached_anchors, level_counts
 from mini_fsod.detector.backbone import default_normalisation, make_backbone
 from mini_fsod.detector.batch import (
     Detections,
@@ -112,25 +112,8 @@ class Detector(nn.Module):
         """Anchors (A, 4) of the batch's canvas, and the number of each level."""
         canvas = (images.shape[2], images.shape[3])
         rpn = self.settings.rpn
-        # A compiled step keeps them as constants and warns about a cache.
-        make = canvas_anchors if torch.compiler.is_compiling() else cached_anchors
-        anchors = make(canvas, rpn.anchor_sizes, rpn.ratios, images.device)
+        anchors = cached_anchors(canvas, rpn.anchor_sizes, rpn.ratios, images.device)
         return anchors, level_counts(canvas, self.rpn_head.per_cell)
-
-    def propose(
-        self,
-        logits: Tensor,
-        deltas: Tensor,
-        anchors: Tensor,
-        counts: Sequence[int],
-        sizes: Tensor,
-        *,
-        training: bool,
-        exact: bool = False,
-    ) -> Proposals:
-        """Proposals of the RPN's outputs, see `rpn.propose`."""
-        rpn, rounds = self.settings.rpn, None if exact else self.settings.nms_rounds
-        return propose(logits, deltas, anchors, counts, sizes, rpn, training, rounds)
 
     def pool(self, levels: Sequence[Tensor], boxes: Tensor, rows: Tensor | None = None) -> Tensor:
         """RoI features (B * R, channels, size, size) of boxes (B, R, 4) on P2 to P5.
@@ -198,7 +181,7 @@ class Detector(nn.Module):
         objectness, rpn_box = rpn_losses(
             logits, deltas, rpn_samples.rows, sampled, targets, rpn.beta
         )
-        proposals = self.propose(logits, deltas, anchors, counts, sizes, training=True)
+        proposals = propose(logits, deltas, anchors, counts, sizes, rpn, training=True)
         regions = self.sample_rois(*self.match_rois(proposals, targets), draw, roi_samples)[1]
         outputs = self.outputs_of_valid(levels, regions.rois, regions.valid)
         return {
@@ -252,8 +235,6 @@ class Detector(nn.Module):
         images: Tensor,
         sizes: Tensor,
         extra: PaddedBoxes | None = None,
-        *,
-        exact: bool = False,
     ) -> ScoredProposals:
         """Scores and boxes of every proposal: no threshold, no NMS yet.
 
@@ -262,16 +243,14 @@ class Detector(nn.Module):
         anchors, counts = self.anchors(images)
         levels = self.features(images, sizes)
         logits, deltas = self.rpn_head(levels)
-        proposals = self.propose(
-            logits, deltas, anchors, counts, sizes, training=False, exact=exact
-        )
+        rpn = self.settings.rpn
+        proposals = propose(logits, deltas, anchors, counts, sizes, rpn, training=False)
         if extra is not None:
             rank = torch.where(extra.valid, torch.inf, -torch.inf)
             proposals = Proposals(
                 torch.cat((proposals.boxes, clip(extra.boxes, sizes)), 1),
                 torch.cat((proposals.logits, rank), 1),
                 torch.cat((proposals.valid, extra.valid), 1),
-                proposals.settled,
             )
         scores, deltas, iou = self.outputs_of_valid(levels, proposals.boxes, proposals.valid)
         boxes = decode_boxes(deltas, proposals.boxes[:, :, None], self.settings.roi.box_weights)
@@ -289,25 +268,23 @@ class Detector(nn.Module):
         allowed = (scores > test.score_cut) & candidates.proposals.valid[..., None]
         if test.use_iou and candidates.iou is not None:
             scores = (scores * candidates.iou[..., None]).sqrt()
-        found = select(
+        return select(
             candidates.boxes,
             scores,
             allowed,
             nms_iou=test.nms,
             detections=test.detections,
             candidates=None if exact else test.candidates,
-            rounds=None if exact else self.settings.nms_rounds,
         )
-        return found._replace(exact=found.exact & candidates.proposals.settled)
 
     @torch.no_grad()
     def detect(self, images: Tensor, sizes: Tensor, *, exact: bool = False) -> Detections:
         """Detections of a batch, in pixels of the canvas.
 
-        `exact` lifts the fixed sizes and numbers of rounds, which waits for the device; without it
-        the detections' flag `exact` is false where they did not suffice.
+        `exact` lifts the fixed size of what enters NMS, which waits for the device; without it the
+        detections' flag `exact` is false where that did not suffice.
         """
-        return self.choose(self.infer(images, sizes, exact=exact), exact=exact)
+        return self.choose(self.infer(images, sizes), exact=exact)
 
     @torch.no_grad()
     def predict(self, images: Sequence[Tensor]) -> list[dict[str, Tensor]]:

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 def eager_on_cpu(x: Tensor) -> bool:
     """Whether shapes may depend on the values of x: on a CPU there is no device to wait for.
 
-    Not in a compiled step, nor in a trace for ONNX, which know the usual layers only.
+    Not in a trace for ONNX, which knows the usual layers only.
     """
-    traced = torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export()
-    return x.device.type == "cpu" and not traced
+    return x.device.type == "cpu" and not torch.onnx.is_in_onnx_export()
 
 
 def linear(layer: nn.Linear, x: Tensor) -> Tensor:

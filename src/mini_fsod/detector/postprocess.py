@@ -20,7 +20,6 @@ def select(
     nms_iou: float,
     detections: int,
     candidates: int | None,
-    rounds: int | None,
 ) -> Detections:
     """NMS within each class, then the best `detections` of all classes.
 
@@ -42,8 +41,8 @@ def select(
     valid = ranked > -torch.inf
     best = gather_rows(boxes.flatten(1, 2), rows)
     label = rows % classes
-    keep, settled = nms(best, valid, nms_iou, group=label, rounds=rounds)
-    exact = settled & ((number <= width) | (keep.sum(1) >= detections))
+    keep = nms(best, valid, nms_iou, group=label)
+    exact = (number <= width) | (keep.sum(1) >= detections)
 
     # Already sorted: kept boxes move to the front in their order, padding fills the rest.
     out = min(detections, width)

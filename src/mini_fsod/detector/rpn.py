@@ -59,14 +59,12 @@ def propose(
     sizes: Tensor,
     settings: RPNSettings,
     training: bool,
-    rounds: int | None = 12,
 ) -> Proposals:
     """The best boxes of each level, after NMS within the level, then the best of all levels.
 
     logits (B, A), deltas (B, A, 4), anchors (A, 4) with `counts` anchors per level, sizes (B, 2)
     height and width of each image, to which proposals are clipped. The number of rows P is fixed;
-    with fewer proposals the rest is padding (zero boxes). `rounds` is that of `nms`. No gradient
-    flows.
+    with fewer proposals the rest is padding (zero boxes). No gradient flows.
     """
     logits, deltas = logits.detach(), deltas.detach()
     before_nms = settings.before_nms_train if training else settings.before_nms_test
@@ -80,8 +78,8 @@ def propose(
     boxes = clip(decode_boxes(gather_rows(deltas, rows), anchors[rows]), sizes)
     large = (boxes[..., 2:] - boxes[..., :2] >= SMALLEST_SIDE).all(-1)
     valid = large & (scores.sigmoid() >= settings.score_cut)
-    keep, settled = nms_within_levels(boxes, valid, kept, settings.nms, rounds)
+    keep = nms_within_levels(boxes, valid, kept, settings.nms)
 
     scores, rows = top(scores.masked_fill(~keep, -torch.inf), min(after_nms, keep.shape[1]))
     valid = scores > -torch.inf
-    return Proposals(gather_rows(boxes, rows) * valid[..., None], scores, valid, settled)
+    return Proposals(gather_rows(boxes, rows) * valid[..., None], scores, valid)

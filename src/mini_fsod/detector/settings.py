@@ -21,6 +21,7 @@ Classifier = Literal["linear", "cosine"]
 T = TypeVar("T")
 
 FIX = "Save the checkpoint again."
+DELETED = ("nms_rounds",)  # keys in older checkpoints that have no effect any more
 
 # of numbers in a checkpoint: no file may ask for more memory than a detector can need
 Size = Annotated[int, Field(ge=1, le=1 << 16)]
@@ -116,7 +117,6 @@ class DetectorSettings:
     # further rows of the classifier that count as background: classes it knows but does not report
     negatives: Number = 0
     iou_branch: bool = False
-    nms_rounds: Number = 12
     rpn: RPNSettings = RPNSettings()
     roi: RoISettings = RoISettings()
     test: TestSettings = TestSettings()
@@ -126,6 +126,8 @@ class DetectorSettings:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> DetectorSettings:
+        if isinstance(data, dict):
+            data = {key: value for key, value in data.items() if key not in DELETED}
         settings = _rebuild(cls, data)
         try:
             check_kind(data, cls, as_json=True)

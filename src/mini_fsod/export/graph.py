@@ -1,7 +1,7 @@
 """The detector as one graph: pictures in, detections out, for any picture size and batch.
 
-Written to be traced: sizes are tensors, and no Python number depends on the input. Nothing has a
-fixed number of NMS rounds or of candidates: results are those of `Detector.detect(exact=True)`.
+Written to be traced: sizes are tensors, and no Python number depends on the input. Any
+number of candidates enters NMS: results are those of `Detector.detect(exact=True)`.
 """
 
 from __future__ import annotations

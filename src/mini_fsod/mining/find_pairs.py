@@ -63,7 +63,7 @@ class TopProposals(NamedTuple):
     scores: Tensor  # (B, R, N) of the detector; 0 where not above the threshold
     boxes: Tensor  # (B, R, N, 4) final boxes on the canvas
     proposals: Tensor  # (B, R, 4) on the canvas
-    complete: Tensor  # (B,) bool: no fixed size was too small, here or in the detector
+    complete: Tensor  # (B,) bool: no proposal above the threshold was left out
 
 
 class _Part(NamedTuple):
@@ -101,9 +101,7 @@ def find_pairs(
     def detect(images: Tensor, sizes: Tensor, exact: bool = False) -> TopProposals:
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             if whatever_class:
-                return proposals_of_any_class(
-                    detector, images, sizes, base_classes, min_score, exact
-                )
+                return proposals_of_any_class(detector, images, sizes, base_classes, min_score)
             return top_proposals(detector, images, sizes, base_classes, min_score, exact)
 
     def both_sizes(numbers: Sequence[int]) -> Iterator[tuple[Batch, Batch | None]]:
@@ -150,7 +148,7 @@ def top_proposals(
     scores are those of the softmax over all classes and the background. Images without a proposal
     above the threshold get rows of score 0.
     """
-    found = detector.infer(images, sizes, exact=exact)
+    found = detector.infer(images, sizes)
     novel = found.scores[..., base_classes:]
     above = (novel > min_score) & found.proposals.valid[..., None]  # (B, P, N)
     scores = torch.where(above, novel, 0.0)
@@ -164,7 +162,7 @@ def top_proposals(
             1, rows[..., None, None].expand(-1, -1, novel.shape[2], 4)
         ),
         gather_rows(found.proposals.boxes, rows),
-        enough & found.proposals.settled,
+        enough,
     )
 
 
@@ -175,7 +173,6 @@ def proposals_of_any_class(
     sizes: Tensor,
     base_classes: int,
     min_score: float,
-    exact: bool = False,
 ) -> TopProposals:
     """The proposals of a batch whose best score of any class is above the threshold, best first.
 
@@ -183,14 +180,13 @@ def proposals_of_any_class(
     where the object ends. Every novel class gets this score and box. NMS is across classes, and
     the best OF_ANY_CLASS of an image stay.
     """
-    found = detector.infer(images, sizes, exact=exact)
+    found = detector.infer(images, sizes)
     score, label = found.scores.max(-1)  # (B, P)
     score = torch.where((score > min_score) & found.proposals.valid, score, 0.0)
     score, order = score.sort(dim=1, descending=True, stable=True)
     best = found.boxes.gather(2, label[..., None, None].expand(-1, -1, 1, 4)).squeeze(2)
     boxes, label = gather_rows(best, order), label.gather(1, order)
-    rounds = None if exact else 12
-    kept, settled = nms(boxes, score > 0, SAME_PLACE, rounds=rounds)
+    kept = nms(boxes, score > 0, SAME_PLACE)
     count = min(OF_ANY_CLASS, boxes.shape[1])
     score, rows = torch.where(kept, score, 0.0).topk(count)
     boxes, novel = gather_rows(boxes, rows), found.scores.shape[2] - base_classes
@@ -198,7 +194,7 @@ def proposals_of_any_class(
         score[..., None].expand(-1, -1, novel),
         boxes[:, :, None].expand(-1, -1, novel, 4),
         boxes,
-        settled & found.proposals.settled,
+        torch.ones_like(score[:, 0], dtype=torch.bool),
     )
 
 

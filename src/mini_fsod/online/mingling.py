@@ -6,12 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mini_fsod.data.overlap import NESTED
 from mini_fsod.detector.batch import ScoredProposals, Targets
 from mini_fsod.detector.boxes import gather_rows, pairwise_iou
 from mini_fsod.detector.nms import nms
 from mini_fsod.detector.postprocess import select
 from mini_fsod.loader.resident import ScoredBoxes
-from mini_fsod.mining.overlap import NESTED
 
 MAX_INSTANCES = 32  # the most boxes that the teacher may find in an image
 IN_NMS = 16  # (proposal, class) pairs that enter NMS for each instance that may come out of it
@@ -71,7 +71,6 @@ def _select(
         nms_iou=nms_iou,
         detections=most,
         candidates=IN_NMS * most,
-        rounds=12,
     )
     return ScoredBoxes(found.boxes, found.labels, found.valid, found.scores)
 
@@ -102,7 +101,7 @@ def mingle(
     accepted = valid & (scores >= ACCEPTED)
     same = labels[:, :, None] == labels[:, None, :] if by_class else True
     taken = ((pairwise_iou(boxes, boxes) > nms_iou) & same & accepted[:, None, :]).any(-1)
-    kept, _ = nms(boxes, valid & ~taken, nms_iou, labels if by_class else None)
+    kept = nms(boxes, valid & ~taken, nms_iou, labels if by_class else None)
     kept = kept | accepted  # taken boxes are those that overlap one, and these boxes themselves
     return ScoredBoxes(boxes, labels, kept, scores), kept & (order < online.valid.shape[1])
 

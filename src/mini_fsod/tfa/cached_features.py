@@ -22,6 +22,7 @@ from mini_fsod.detector.anchors import level_counts
 from mini_fsod.detector.batch import RoIOutputs, Targets, class_box_weights
 from mini_fsod.detector.matching import Matches
 from mini_fsod.detector.model import Detector
+from mini_fsod.detector.rpn import propose
 from mini_fsod.loader.resident import Batch, upload
 from mini_fsod.loader.schedule import Plan, Schedule
 from mini_fsod.train.step import Losses, draw_of
@@ -126,7 +127,8 @@ def _views_of_batch(detector: Detector, batch: Batch) -> CachedViews:
     anchors, counts = detector.anchors(batch.images)
     levels = detector.features(batch.images, batch.sizes)
     logits, deltas = detector.rpn_head(levels)
-    proposals = detector.propose(logits, deltas, anchors, counts, batch.sizes, training=True)
+    rpn = detector.settings.rpn
+    proposals = propose(logits, deltas, anchors, counts, batch.sizes, rpn, training=True)
     regions, matches = detector.match_rois(proposals, batch.targets)
     pooled = detector.pool(levels, regions)
     vectors, branch = detector.box_head(pooled), detector.iou_branch

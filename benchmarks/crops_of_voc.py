@@ -27,6 +27,7 @@ from torchvision.ops import roi_align
 
 from mini_fsod.data.dataset import Dataset, Floats
 from mini_fsod.data.official_shots import choose_shots, voc_lists
+from mini_fsod.data.overlap import iou
 from mini_fsod.data.read import read
 from mini_fsod.data.subsets import arranged
 from mini_fsod.detector.preprocess import normalise
@@ -34,7 +35,6 @@ from mini_fsod.detector.settings import CAFFE
 from mini_fsod.discriminator.load import load_discriminator
 from mini_fsod.labels import SPLITS, VOC_CLASSES, LabelMap
 from mini_fsod.loader.decode import decode
-from mini_fsod.mining.overlap import iou
 
 MANY = ("bird", "bus", "cow", "motorbike", "sofa", "horse", "sheep", "train")
 COLUMNS = ("kind", "image", "label", "seed")

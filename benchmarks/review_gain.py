@@ -31,11 +31,11 @@ from typing import Any
 
 from mini_fsod import console
 from mini_fsod.config.load import resolve
+from mini_fsod.data.overlap import iou_of_two
 from mini_fsod.files import CONFIG_FILE
 from mini_fsod.mining.audit import SHOT, TRUE, GroundTruth, judge_candidates
 from mini_fsod.mining.candidates import Candidates
 from mini_fsod.mining.pool_io import POOL, read_pool
-from mini_fsod.review.correct import overlap
 from mini_fsod.review.decisions import JOURNAL, Place
 from mini_fsod.review.items import DecisionRequest, Item
 from mini_fsod.review.mined import MinedReview, reviewed_run
@@ -75,7 +75,7 @@ class Reviewer:
 
     def _answer(self, number: int, item: Item) -> tuple[dict[str, Any], str]:
         objects = [o for o in self._objects.get(item.place.picture, ()) if o not in self._taken]
-        fit = {o: overlap(o.box, item.place.box) for o in objects}
+        fit = {o: iou_of_two(o.box, item.place.box) for o in objects}
         same = [o for o in objects if o.name == item.place.name and fit[o] >= SAME]
         other = [o for o in objects if o.name != item.place.name and fit[o] >= OTHER]
         for found, what in ((same, "accepted"), (other, "relabelled")):

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from mini_fsod.data.dataset import Boxes, Dataset
+from mini_fsod.data.overlap import iou
 from mini_fsod.data.read import read
 from mini_fsod.device import torch_device
 from mini_fsod.labels import SPLITS
@@ -28,7 +29,6 @@ from mini_fsod.loader.cache import image_sizes
 from mini_fsod.loader.resident import Annotations
 from mini_fsod.loader.schedule import each_once
 from mini_fsod.loader.stream import Stream
-from mini_fsod.mining.overlap import iou
 from mini_fsod.mining.tighten import SMALL_SIDE
 from mini_fsod.segmenter import load
 from mini_fsod.segmenter.bounds import EDGE, MIN_AGREEMENT, MIN_SCORE, mask_bounds

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from helpers.pairs import pairs_of, random_pairs, rows_of, with_cosines
 from mini_fsod.data.dataset import Boxes
+from mini_fsod.data.overlap import iou, pairs_within
 from mini_fsod.mining.candidates import not_nested, select_candidates
 from mini_fsod.mining.crop_similarity import CropFeatures
-from mini_fsod.mining.overlap import iou, pairs_within
 from mini_fsod.mining.pairs import Pairs
 
 BOX = (10.0, 10.0, 20.0, 20.0)

@@ -13,12 +13,12 @@ from helpers import shapes
 from helpers.mining_run import mine_again, mined, mining_config, mining_run, scan_and_mine
 from helpers.tiny_run import MINED_FILES, detections
 from helpers.training import in_team
+from mini_fsod.data.overlap import iou, pairs_within
 from mini_fsod.data.subsets import arranged
 from mini_fsod.errors import UserError
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining import crops
 from mini_fsod.mining import scan as module
-from mini_fsod.mining.overlap import iou, pairs_within
 from mini_fsod.mining.pairs import Pairs
 from mini_fsod.mining.scan import PAIRS, discriminator_of, scan
 from mini_fsod.runs.detectors import load_detector

@@ -11,8 +11,8 @@ import torch
 from helpers.run_data import run_data
 from helpers.tiny_segmenter import ColourSegmenter, tiny_segmenter
 from mini_fsod.data.dataset import Dataset
+from mini_fsod.data.overlap import iou
 from mini_fsod.mining.candidates import Candidates
-from mini_fsod.mining.overlap import iou
 from mini_fsod.mining.tighten import longest_side, tighten, tightened_boxes
 
 CPU = torch.device("cpu")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mini_fsod.review.correct import corrected_pool, overlap
+from mini_fsod.review.correct import corrected_pool
 from mini_fsod.review.decisions import NOWHERE, Box, Decision, Place
 
 FILES = ("day/a.png", "day/b.png", "night/a.png")
@@ -206,10 +206,3 @@ def test_corrected_pool_takes_back_what_an_edited_pool_has() -> None:
 def test_corrected_pool_refuses_what_is_no_pool(damage: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="not a pool"):
         corrected_pool(damage, journal(NO_BOLT), False, FILES)
-
-
-def test_overlap_is_the_iou() -> None:
-    assert overlap(LEFT, LEFT) == 1
-    assert overlap(LEFT, RIGHT) == 0
-    assert overlap((0, 0, 10, 10), (0, 0, 10, 5)) == 0.5
-    assert overlap((0, 0, 0, 0), (0, 0, 0, 0)) == 0

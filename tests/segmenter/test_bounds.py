@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mini_fsod.segmenter.bounds import believable, mask_bounds, overlaps
+from mini_fsod.segmenter.bounds import believable, mask_bounds
 
 
 def mask_of(left: int, top: int, right: int, bottom: int) -> torch.Tensor:
@@ -36,13 +36,6 @@ def test_mask_bounds_of_many_masks() -> None:
     masks = torch.cat([mask_of(*each) for each in ends])
     found = mask_bounds(masks, torch.tensor([[64, 64]]).expand(70, 2))
     assert found.tolist() == [[4 * end for end in each] for each in ends]
-
-
-def test_overlaps_of_pairs() -> None:
-    a = torch.tensor([[0.0, 0, 10, 10], [0, 0, 10, 10], [0, 0, 10, 10], [0, 0, 0, 0]])
-    b = torch.tensor([[0.0, 0, 10, 10], [5, 0, 15, 10], [20, 20, 30, 30], [0, 0, 0, 0]])
-    assert overlaps(a, b).tolist() == pytest.approx([1, 1 / 3, 0, 0])
-    assert overlaps(a[:0], b[:0]).shape == (0,)
 
 
 def test_believable_needs_score_and_agreement() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from mini_fsod.data.dataset import Bools, Dataset, Ints
+from mini_fsod.data.overlap import iou, pairs_within
 from mini_fsod.eval.detections import DatasetDetections
 from mini_fsod.eval.operating import ap_intervals, best_f1, ranked
 from mini_fsod.labels import LabelMap
@@ -28,7 +29,6 @@ from mini_fsod.mining.audit import (
     judge_candidates,
 )
 from mini_fsod.mining.candidates import Candidates
-from mini_fsod.mining.overlap import iou, pairs_within
 
 UNKNOWN_THRESHOLD = 0.5  # of a class whose best threshold is not known
 OTHER_NAMES = {BACKGROUND: "background", LOOSE: "badly placed"}

@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from mini_fsod.data.dataset import Bools, Boxes, Floats, Ints
+from mini_fsod.data.overlap import iou
 from mini_fsod.eval.detections import DatasetDetections
 
 IOU = 0.5
@@ -88,25 +89,12 @@ def best_boxes(image: Ints, xywh: Floats, gt_image: Ints, gt_xywh: Floats) -> tu
         n = count[part]  # part's detections have n boxes each: sum(n) pairs, one run per detection
         start = np.cumsum(n) - n
         gt = np.repeat(begin[part] - start, n) + np.arange(n.sum())
-        iou = pair_iou(np.repeat(xywh[part], n, axis=0), gt_xywh[gt])
-        top = np.maximum.reduceat(iou, start)
-        tops = np.flatnonzero(iou == np.repeat(top, n))
+        overlap = iou(np.repeat(xywh[part], n, axis=0), gt_xywh[gt])
+        top = np.maximum.reduceat(overlap, start)
+        tops = np.flatnonzero(overlap == np.repeat(top, n))
         best[part] = gt[tops[np.searchsorted(tops, start)]]  # the first top of each run
         highest[part] = top
     return best, highest
-
-
-def pair_iou(a: Floats, b: Floats) -> Floats:
-    """IoU of a[i] and b[i], (P, 4) x, y, width, height each; 0 for boxes without area."""
-    with np.errstate(over="ignore", invalid="ignore"):  # huge sizes give 0, not NaN
-        low = np.maximum(a[:, :2], b[:, :2])
-        high = np.minimum(a[:, :2] + a[:, 2:], b[:, :2] + b[:, 2:])
-        side = np.maximum(high - low, 0)
-        both = side[:, 0] * side[:, 1]
-        union = a[:, 2] * a[:, 3] + b[:, 2] * b[:, 3] - both
-        iou: Floats = np.divide(both, union, out=np.zeros(len(a)), where=both > 0)
-    iou[np.isnan(iou)] = 0
-    return iou
 
 
 def average_precision_07(tp: Bools, fp: Bools, positives: int) -> float | None:

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mini_fsod.data.dataset import Bools, Boxes, Dataset, Floats, Ints
+from mini_fsod.data.overlap import iou, pairs_within
 from mini_fsod.data.subsets import arranged
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.candidates import Candidates
-from mini_fsod.mining.overlap import iou, pairs_within
 
 MATCH_IOU = 0.5
 LOOSE_IOU = 0.1  # from here on, a false box is on an object of its class but badly placed

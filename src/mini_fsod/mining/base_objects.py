@@ -17,6 +17,7 @@ import numpy as np
 
 from mini_fsod import console
 from mini_fsod.data.dataset import Bools, Boxes, Dataset, Ints
+from mini_fsod.data.overlap import iou, pairs_within
 from mini_fsod.detector.model import Detector
 from mini_fsod.eval.detections import DatasetDetections
 from mini_fsod.eval.inference import detect_all
@@ -25,7 +26,6 @@ from mini_fsod.labels import LabelMap
 from mini_fsod.loader.schedule import Plan, each_once
 from mini_fsod.mining.candidates import Candidates, select_candidates
 from mini_fsod.mining.crops import images_per_batch
-from mini_fsod.mining.overlap import iou, pairs_within
 from mini_fsod.mining.pairs import Pairs, pairs_from_detections
 from mini_fsod.runs.data import counted
 from mini_fsod.runs.detectors import configured, load_detector, to_device

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mini_fsod.data.dataset import Bools, Boxes, Floats, Ints
+from mini_fsod.data.overlap import NESTED, greedy_nms, iou, nesting, pairs_within
 from mini_fsod.mining.calibration import calibrated, prototype_calibrated
-from mini_fsod.mining.overlap import NESTED, greedy_nms, iou, nesting, pairs_within
 from mini_fsod.mining.pairs import Pairs
 
 NMS_IOU = 0.5

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from mini_fsod.data.dataset import Floats, Ints
+from mini_fsod.data.overlap import best_of_each
 from mini_fsod.errors import UserError
 from mini_fsod.mining.calibration import calibrated, cosine
-from mini_fsod.mining.overlap import best_of_each
 
 AXES = 256  # principal axes of the base boxes' features that are kept
 FEATURES = ("pairs", "base", "shots")

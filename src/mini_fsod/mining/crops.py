@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mini_fsod import console
 from mini_fsod.data.dataset import Boxes, Dataset, Floats, Ints
+from mini_fsod.data.overlap import best_of_each
 from mini_fsod.data.subsets import arranged
 from mini_fsod.discriminator.features import Discriminator
 from mini_fsod.labels import LabelMap
@@ -23,7 +24,6 @@ from mini_fsod.mining.calibration import prototypes
 from mini_fsod.mining.candidates import Candidates, select_candidates
 from mini_fsod.mining.crop_similarity import CropFeatures, principal_axes
 from mini_fsod.mining.find_pairs import PrototypeComparison, box_features
-from mini_fsod.mining.overlap import best_of_each
 from mini_fsod.mining.pairs import Pairs
 from mini_fsod.runs.data import counted
 from mini_fsod.runs.run import Run

@@ -13,12 +13,12 @@ import torch
 
 from mini_fsod import console
 from mini_fsod.data.dataset import Bools, Boxes, Dataset, Floats, Ints
+from mini_fsod.data.overlap import greedy_nms
 from mini_fsod.loader.cache import image_sizes
 from mini_fsod.loader.resident import Annotations, Batch
 from mini_fsod.loader.schedule import each_once
 from mini_fsod.loader.stream import Stream
 from mini_fsod.mining.candidates import NMS_IOU, Candidates
-from mini_fsod.mining.overlap import greedy_nms
 from mini_fsod.runs.data import counted
 from mini_fsod.segmenter.bounds import believable, mask_bounds
 from mini_fsod.segmenter.decoder import WHOLE

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mini_fsod.config.schema import Mine, Online
 from mini_fsod.data.dataset import NO_BOXES, Bools, Boxes, Dataset, Floats, Ints
+from mini_fsod.data.overlap import iou, pairs_within
 from mini_fsod.data.subsets import is_of, is_target, united
 from mini_fsod.detector.batch import Targets, join_targets
 from mini_fsod.detector.model import Detector
@@ -23,7 +24,6 @@ from mini_fsod.labels import LabelMap
 from mini_fsod.mining.base_objects import sort_out
 from mini_fsod.mining.mined_images import MinedImages
 from mini_fsod.mining.names import REVIEWED
-from mini_fsod.mining.overlap import iou, pairs_within
 from mini_fsod.mining.pool_io import Pool
 from mini_fsod.online.mingling import ACCEPTED, SAME_OBJECT, outside_objects
 from mini_fsod.train.step import Losses

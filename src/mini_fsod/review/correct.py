@@ -11,20 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from mini_fsod.data.overlap import iou_of_two
 from mini_fsod.mining.names import REJECTED, REVIEWED, finder
 from mini_fsod.review.decisions import Decision, Place, settled
 
 SAME_PLACE = 0.5  # IoU from which two boxes of a class are one place
 SAME_BOX = 0.9  # IoU from which two boxes are the same, whatever rounding did
-
-
-def overlap(a: Sequence[float], b: Sequence[float]) -> float:
-    """IoU of two boxes x, y, width, height."""
-    width = min(a[0] + a[2], b[0] + b[2]) - max(a[0], b[0])
-    height = min(a[1] + a[3], b[1] + b[3]) - max(a[1], b[1])
-    common = max(width, 0.0) * max(height, 0.0)
-    union = a[2] * a[3] + b[2] * b[3] - common
-    return common / union if union > 0 else 0.0
 
 
 def accepted_and_rejected(
@@ -45,7 +37,7 @@ def accepted_and_rejected(
     gone = [
         place
         for place in left
-        if all(overlap(place.box, box.box) < SAME_PLACE for box in near.get(place[:3], ()))
+        if all(iou_of_two(place.box, box.box) < SAME_PLACE for box in near.get(place[:3], ()))
     ]
     return accepted, gone
 
@@ -121,12 +113,12 @@ class _Pool:
         self._rejected: list[Place] = []
 
     def has(self, place: Place, iou: float) -> bool:
-        return any(overlap(box["bbox"], place.box) >= iou for box in self._at(place))
+        return any(iou_of_two(box["bbox"], place.box) >= iou for box in self._at(place))
 
     def remove(self, place: Place) -> None:
         """Take away the boxes of its class at a place."""
         boxes = self._at(place)
-        gone = [box for box in boxes if overlap(box["bbox"], place.box) >= SAME_PLACE]
+        gone = [box for box in boxes if iou_of_two(box["bbox"], place.box) >= SAME_PLACE]
         self._removed.update(map(id, gone))
         boxes[:] = [box for box in boxes if id(box) not in self._removed]
 

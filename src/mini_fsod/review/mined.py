@@ -15,13 +15,14 @@ from mini_fsod import console
 from mini_fsod.config.load import resolve
 from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.layout import is_sample
+from mini_fsod.data.overlap import iou_of_two
 from mini_fsod.data.subsets import is_of, united
 from mini_fsod.errors import UserError
 from mini_fsod.files import CONFIG_FILE, is_file, lock, real
 from mini_fsod.mining.candidates import not_nested
 from mini_fsod.mining.extra import EXTRA, extra_images, figures_in
 from mini_fsod.mining.pool_io import CANDIDATES, read_candidates, read_pool
-from mini_fsod.review.correct import SAME_PLACE, accepted_and_rejected, overlap
+from mini_fsod.review.correct import SAME_PLACE, accepted_and_rejected
 from mini_fsod.review.crops import Gallery
 from mini_fsod.review.decisions import JOURNAL, Journal, Place, settled
 from mini_fsod.review.drawing import write_shots
@@ -99,7 +100,7 @@ class MinedReview(Review):
 
         def offer(place: Place, score: float, mined: bool) -> bool:
             near = answered.get((place.picture, place.name), ())
-            is_new = all(overlap(place.box, at.box) < SAME_PLACE for at in near)
+            is_new = all(iou_of_two(place.box, at.box) < SAME_PLACE for at in near)
             if is_new:
                 self.add(Item(place, index[place.picture], mined, score))
             return is_new
@@ -200,7 +201,7 @@ class MinedReview(Review):
             place
             for place, _ in _annotated(shots, self.labels.novel)
             if not any(
-                p[:3] == place[:3] and overlap(p.box, place.box) >= SAME_PLACE for p in found
+                p[:3] == place[:3] and iou_of_two(p.box, place.box) >= SAME_PLACE for p in found
             )
         ]
         write_shots(path, united(mined, shots), self.labels.novel, [*of_shots, *found], "reviewed")

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mini_fsod.detector.boxes import paired_iou
 from mini_fsod.segmenter.decoder import UPSAMPLED
 from mini_fsod.segmenter.tiny_vit import STRIDE
 
@@ -53,11 +54,4 @@ def believable(boxes: Tensor, bounds: Tensor, scores: Tensor) -> Tensor:
     """(n,) whether the bounds (n, 4) of a mask may replace its box (n, 4): its score (n,) is high
     enough, and mask and box agree. n may be 0.
     """
-    return (scores >= MIN_SCORE) & (overlaps(boxes, bounds) >= MIN_AGREEMENT)
-
-
-def overlaps(a: Tensor, b: Tensor) -> Tensor:
-    """(n,) IoU of boxes (n, 4) with boxes (n, 4), one by one; 0 where both are empty."""
-    inner = (torch.minimum(a[:, 2:], b[:, 2:]) - torch.maximum(a[:, :2], b[:, :2])).clamp(min=0)
-    both, area, other = inner.prod(1), (a[:, 2:] - a[:, :2]).prod(1), (b[:, 2:] - b[:, :2]).prod(1)
-    return both / (area + other - both).clamp(min=1e-9)
+    return (scores >= MIN_SCORE) & (paired_iou(boxes, bounds).nan_to_num() >= MIN_AGREEMENT)

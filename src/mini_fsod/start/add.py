@@ -19,6 +19,7 @@ from mini_fsod.config.load import KEYS, resolve
 from mini_fsod.config.schema import TRAINED, Config
 from mini_fsod.data.dataset import Bools, Boxes, Dataset
 from mini_fsod.data.layout import is_archive
+from mini_fsod.data.overlap import iou, pairs_within
 from mini_fsod.data.subsets import arranged, is_of
 from mini_fsod.data.text import shown
 from mini_fsod.data.write import write_coco
@@ -26,7 +27,6 @@ from mini_fsod.errors import UserError
 from mini_fsod.files import CHECKPOINT_FILE, CONFIG_FILE, DETECTOR_FILE, is_file
 from mini_fsod.labels import LabelMap, folded
 from mini_fsod.loader.cache import image_sizes
-from mini_fsod.mining.overlap import iou, pairs_within
 from mini_fsod.mining.pool_io import POOL, read_pool
 from mini_fsod.runs.data import RunData
 from mini_fsod.start.choose import Choice

@@ -9,13 +9,19 @@ import torchvision
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mini_fsod.mining.overlap import best_of_each, greedy_nms, iou, nesting, pairs_within
+from mini_fsod.data.overlap import best_of_each, greedy_nms, iou, iou_of_two, nesting, pairs_within
 
 
 def test_iou_of_hand_computed_pairs() -> None:
     a = np.array([[0, 0, 10, 10], [0, 0, 10, 10], [0, 0, 10, 10], [5, 5, 0, 0]], dtype=float)
     b = np.array([[0, 0, 10, 10], [5, 0, 10, 10], [10, 0, 5, 5], [5, 5, 0, 0]], dtype=float)
     assert iou(a, b).tolist() == pytest.approx([1, 1 / 3, 0, 0])
+    assert [iou_of_two(*pair) for pair in zip(a, b, strict=True)] == iou(a, b).tolist()
+
+
+def test_iou_of_boxes_whose_areas_overflow_is_zero() -> None:
+    huge = np.array([[0.0, 0.0, 1e200, 1e200]])
+    assert iou(huge, huge).tolist() == [0]
 
 
 def test_nesting_of_hand_computed_pairs() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -12,9 +12,21 @@ NESTED = 0.7  # share of the smaller box inside the other, above which it counts
 
 
 def iou(a: Floats, b: Floats) -> Floats:
-    """(n,) IoU of boxes (n, 4) x, y, width, height, pair by pair; 0 for two boxes without area."""
-    common = intersection(a, b)
-    return _share(common, a[:, 2] * a[:, 3] + b[:, 2] * b[:, 3] - common)
+    """(n,) IoU of boxes (n, 4) x, y, width, height, pair by pair; 0 for two boxes without area, and
+    for boxes so large that their areas overflow.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        common = intersection(a, b)
+        return _share(common, a[:, 2] * a[:, 3] + b[:, 2] * b[:, 3] - common)
+
+
+def iou_of_two(a: Sequence[float], b: Sequence[float]) -> float:
+    """`iou` of two boxes, given as plain numbers."""
+    width = min(a[0] + a[2], b[0] + b[2]) - max(a[0], b[0])
+    height = min(a[1] + a[3], b[1] + b[3]) - max(a[1], b[1])
+    common = max(width, 0.0) * max(height, 0.0)
+    union = a[2] * a[3] + b[2] * b[3] - common
+    return common / union if union > 0 else 0.0
 
 
 def nesting(a: Floats, b: Floats) -> Floats:
@@ -30,7 +42,8 @@ def intersection(a: Floats, b: Floats) -> Floats:
 
 
 def _share(part: Floats, whole: Floats) -> Floats:
-    return np.asarray(np.divide(part, whole, out=np.zeros_like(part), where=whole > 0))
+    share = np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
+    return np.asarray(np.where(np.isnan(share), 0.0, share))
 
 
 def best_of_each(group: Ints, score: Floats, count: int) -> Ints:

@@ -260,7 +260,6 @@ def sheet_of(
     images: Sequence[int],
     columns: int = 6,
     cell: tuple[int, int] = (320, 320),
-    title: str = "",
 ) -> Image.Image:
     """A contact sheet of these images (indices) with their boxes, class names and file names.
 
@@ -274,7 +273,7 @@ def sheet_of(
             for image in images
         ]
     named = (cell[0], cell[1] + name_height(cell))
-    return contact_sheet(cells, columns, named, title, class_legend(dataset, labels))
+    return contact_sheet(cells, columns, named, "", class_legend(dataset, labels))
 
 
 def name_height(cell: tuple[int, int]) -> int:

@@ -12,13 +12,13 @@ from torchvision.transforms.v2 import functional as T
 from mini_fsod.discriminator.moco_views import (
     WHOLE,
     WINDOWS,
-    Colours,
     Crops,
     coloured,
     draw_colours,
     draw_crops,
     draw_part,
 )
+from mini_fsod.loader.augment import ColourDraw
 from mini_fsod.loader.schedule import Plan, Schedule
 
 HELD = np.array([[100, 200], [60, 60], [300, 80]])
@@ -79,9 +79,9 @@ def test_draw_part_of_hand_computed_chances(
     np.testing.assert_allclose(found[1], [sides])
 
 
-def neutral(n: int) -> Colours:
+def neutral(n: int) -> ColourDraw:
     strength = np.tile([1.0, 1.0, 1.0, 0.0], (n, 1))
-    return Colours((0, 1, 2, 3), strength, np.zeros(n), np.zeros(n))
+    return ColourDraw((0, 1, 2, 3), strength, np.zeros(n), np.zeros(n))
 
 
 def test_coloured_equals_torchvision() -> None:
@@ -90,7 +90,7 @@ def test_coloured_equals_torchvision() -> None:
     sizes = torch.full((3, 2), 16)
     assert torch.equal(coloured(images, sizes, neutral(3)), images)
     strength = np.tile([1.3, 0.7, 1.2, 0.05], (3, 1))
-    drawn = Colours((2, 0, 3, 1), strength, np.array([0.0, 1.0, 0.0]), np.array([0.0, 0.0, 1.5]))
+    drawn = ColourDraw((2, 0, 3, 1), strength, np.array([0.0, 1.0, 0.0]), np.array([0.0, 0.0, 1.5]))
     found = coloured(images, sizes, drawn).float() / 255
     wanted = images.float() / 255
     wanted = T.adjust_brightness(T.adjust_saturation(wanted, 1.2), 1.3)
@@ -103,10 +103,10 @@ def test_coloured_equals_torchvision() -> None:
 def test_draw_colours_has_mocos_probabilities() -> None:
     images = np.zeros(4000, dtype=np.int64)
     drawn = draw_colours(replace(plan(), images=images), seed=0)
-    kept = (drawn.strength == [1, 1, 1, 0]).all(1)
+    kept = (drawn.colour == [1, 1, 1, 0]).all(1)
     assert np.mean(kept) == pytest.approx(0.2, abs=0.03)
     assert np.mean(drawn.grey) == pytest.approx(0.2, abs=0.03)
     assert np.mean(drawn.sigma > 0) == pytest.approx(0.5, abs=0.03)
     assert drawn.sigma.max() <= 2
-    spread = np.abs(drawn.strength - [1, 1, 1, 0]).max(0)
+    spread = np.abs(drawn.colour - [1, 1, 1, 0]).max(0)
     np.testing.assert_allclose(spread, [0.4, 0.4, 0.4, 0.1], rtol=0.01)

@@ -41,7 +41,7 @@ def make_run(data: Path, folder: Path, **changes: Any) -> Run:
     changes.setdefault("shots__k", 2)
     material = run_data(data, **changes)
     pool = folder / "pool.json"
-    return Run(material._config, material, CPU, Team(), lambda stage: folder / stage, pool, pool)
+    return Run(material.config, material, CPU, Team(), lambda stage: folder / stage, pool, pool)
 
 
 def save_detector(run: Run, stage: str) -> Detector:

@@ -54,6 +54,6 @@ def candidates(scores: Any, boxes: Any, iou: Any = None, valid: Any = None) -> S
     """One image: scores (P, 4), a box for each proposal whatever the class, IoU (P,)."""
     score, box = torch.tensor(scores).view(1, -1, 4), torch.tensor(boxes).view(1, -1, 4)
     is_valid = torch.ones(box.shape[:2]).bool() if valid is None else torch.tensor([valid])
-    proposals = Proposals(box, torch.zeros(box.shape[:2]), is_valid, torch.ones(1).bool())
+    proposals = Proposals(box, torch.zeros(box.shape[:2]), is_valid)
     by_class = box[:, :, None].expand(-1, -1, 4, -1)
     return ScoredProposals(proposals, score, by_class, None if iou is None else torch.tensor([iou]))

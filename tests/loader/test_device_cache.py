@@ -70,7 +70,7 @@ def test_is_streamed_decides_once_per_set(data: Path, monkeypatch: pytest.Monkey
     free = [10_000_000, 0]
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free.pop(0), 0))
     runs = [run_data(data, GPU, shots__seed=seed) for seed in (0, 1)]
-    assert [is_streamed(run.whole, run._config, GPU) for run in runs] == [False, False]
+    assert [is_streamed(run.whole, run.config, GPU) for run in runs] == [False, False]
     assert free == [0]
 
 
@@ -81,15 +81,15 @@ def test_is_streamed_checks_each_set_of_pictures(
     photos, _ = read_folder(tmp_path / "photos")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (600_000, 0))
     run = run_data(data, GPU)
-    assert not is_streamed(run.whole, run._config, GPU)
-    assert is_streamed(photos, run._config, GPU)
+    assert not is_streamed(run.whole, run.config, GPU)
+    assert is_streamed(photos, run.config, GPU)
     assert "photos: 40 pictures do not fit into the GPU's memory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("loading", "streams"), [("auto", False), ("stream", True)])
 def test_is_streamed_follows_the_key_without_a_gpu(data: Path, loading: str, streams: bool) -> None:
     run = run_data(data, data__loading=loading)
-    assert is_streamed(run.whole, run._config, CPU) == streams
+    assert is_streamed(run.whole, run.config, CPU) == streams
 
 
 def test_runs_of_one_process_share_pictures(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

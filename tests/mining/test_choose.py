@@ -357,7 +357,6 @@ def test_check_mining_needs_candidates_for_ignore_candidates(
     config = mining_config(shapes_data, mine__pool=pool, online__ignore_candidates="true")
     with pytest.raises(UserError, match=r"needs candidates\.json beside it"):
         check_mining(config)
-    check_mining(config, retrain=False)
     shutil.copy(finished / "mine" / "candidates.json", tmp_path)
     check_mining(config)
 

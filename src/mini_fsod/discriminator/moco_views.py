@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mini_fsod.data.dataset import Floats, Ints
-from mini_fsod.loader.augment import JITTER, P_BLUR, P_GREY, P_JITTER, SIGMA, recoloured
+from mini_fsod.loader.augment import ColourDraw, colour_draw, recoloured
 from mini_fsod.loader.resident import upload
 from mini_fsod.loader.schedule import Plan, random_words, uniform
 
@@ -37,16 +37,6 @@ class Crops:
 
 WINDOWS = Crops((0.04, 1.0), (0.5, 1.0))
 WHOLE = Crops(None, (0.2, 1.0))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Colours:
-    """Colour changes of n views."""
-
-    order: tuple[int, ...]  # of brightness, contrast, saturation, hue: one order for the batch
-    strength: Floats  # (n, 4) of these; 1, 1, 1, 0 change nothing
-    grey: Floats  # (n,) 1 or 0
-    sigma: Floats  # (n,) of the blur; 0: none
 
 
 def draw_crops(plan: Plan, stored: Ints, size: int, crops: Crops, flip: bool, seed: int) -> Plan:
@@ -99,24 +89,17 @@ def draw_part(sizes: Ints | Floats, share: tuple[float, float], u: Floats) -> tu
     return u[:, 2:] * (sizes - sides), sides
 
 
-def draw_colours(plan: Plan, seed: int) -> Colours:
+def draw_colours(plan: Plan, seed: int) -> ColourDraw:
     """MoCo v2's colour jitter, grey and blur for the images of a plan."""
     n = len(plan.images)
     words = random_words(4 + 8 * n, seed, COLOURS, plan.step)
     u = uniform(words[4:]).reshape(n, 8)
-    neutral = np.array([1.0, 1.0, 1.0, 0.0])
-    jittered = neutral + (2 * u[:, :4] - 1) * np.array(JITTER)
-    return Colours(
-        order=tuple(np.argsort(words[:4], kind="stable").tolist()),
-        strength=np.where(u[:, 4:5] < P_JITTER, jittered, neutral),
-        grey=(u[:, 5] < P_GREY).astype(np.float64),
-        sigma=np.where(u[:, 6] < P_BLUR, SIGMA[0] + (SIGMA[1] - SIGMA[0]) * u[:, 7], 0.0),
-    )
+    return colour_draw(words[:4], u[:, [4, 0, 1, 2, 3, 5, 6, 7]])
 
 
-def coloured(images: Tensor, sizes: Tensor, colours: Colours) -> Tensor:
+def coloured(images: Tensor, sizes: Tensor, colours: ColourDraw) -> Tensor:
     """Images (n, 3, S, S) uint8 with these colour changes; sizes (n, 2) are S, S."""
-    columns = [colours.strength.T, colours.grey, colours.sigma]
+    columns = [colours.colour.T, colours.grey, colours.sigma]
     sent = upload(np.vstack(columns).astype(np.float32), images.device)
     view = images.permute(0, 2, 1, 3).to(torch.float32, memory_format=torch.contiguous_format)
     view /= 255  # (n, S, 3, S), the layout of loader.augment

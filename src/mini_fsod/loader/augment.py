@@ -31,33 +31,49 @@ GREY = (0.2989, 0.587, 0.114)  # ITU-R 601, rounded as in torchvision
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StrongDraw:
-    """Random numbers for the strong view of b images."""
+class ColourDraw:
+    """Random numbers for the colours of b images."""
 
-    order: tuple[int, ...]  # of brightness, contrast, saturation, hue
+    order: tuple[int, ...]  # of brightness, contrast, saturation, hue: one order for the batch
     colour: Floats  # (b, 4) their strengths; 1, 1, 1, 0 for no change
     grey: Floats  # (b,) 1 or 0
     sigma: Floats  # (b,) of the blur; 0: none
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StrongDraw(ColourDraw):
+    """Random numbers for the strong view of b images."""
+
     erase: Ints  # (b, 3, 4) top, left, height, width; height 0: none
     noise: Ints  # (b,) key of the noise, below 2^24
 
 
 def draw_strong(seed: int, plan: Plan) -> StrongDraw:
-    """Draws for the plan's images; the order of the colour operations is one for the batch."""
+    """Draws for the plan's images."""
     each = 9 + len(ERASINGS) * (1 + 4 * TRIES)
     words = random_words(4 + plan.batch * each, seed, STRONG, plan.step)
-    order = tuple(np.argsort(words[:4], kind="stable").tolist())
     part = words[4:].reshape(plan.batch, each)[plan.first : plan.first + len(plan.images)]
     u = uniform(part)
-    neutral = np.array([1.0, 1.0, 1.0, 0.0])
-    jittered = neutral + (2 * u[:, 1:5] - 1) * np.array(JITTER)
-    colour = np.where(u[:, :1] < P_JITTER, jittered, neutral)
-    grey = (u[:, 5] < P_GREY).astype(np.float64)
-    sigma = np.where(u[:, 6] < P_BLUR, SIGMA[0] + (SIGMA[1] - SIGMA[0]) * u[:, 7], 0.0)
+    colours = colour_draw(words[:4], u)
     chances = u[:, 9:].reshape(len(u), len(ERASINGS), 1 + 4 * TRIES)
     erase = [_rectangle(plan.sizes, chances[:, k], *e) for k, e in enumerate(ERASINGS)]
     key = (part[:, 8] >> np.uint64(40)).astype(np.int64)
-    return StrongDraw(order, colour, grey, sigma, np.stack(erase, axis=1), key)
+    drawn = colours.order, colours.colour, colours.grey, colours.sigma
+    return StrongDraw(*drawn, np.stack(erase, axis=1), key)
+
+
+def colour_draw(words: NDArray[np.uint64], u: Floats) -> ColourDraw:
+    """From random words (4,) for the order, and numbers u (b, 8 or more) in [0, 1): whether to
+    jitter, four strengths, grey, whether to blur, sigma. b may be 0.
+    """
+    neutral = np.array([1.0, 1.0, 1.0, 0.0])
+    jittered = neutral + (2 * u[:, 1:5] - 1) * np.array(JITTER)
+    return ColourDraw(
+        order=tuple(np.argsort(words, kind="stable").tolist()),
+        colour=np.where(u[:, :1] < P_JITTER, jittered, neutral),
+        grey=(u[:, 5] < P_GREY).astype(np.float64),
+        sigma=np.where(u[:, 6] < P_BLUR, SIGMA[0] + (SIGMA[1] - SIGMA[0]) * u[:, 7], 0.0),
+    )
 
 
 def _rectangle(

@@ -55,9 +55,9 @@ FEW = 10  # boxes of a class, found shots included, that hardly teach it
 CROP_KEYS = tuple(f"discriminator.{name}" for name in ("crop", "whiten", "refine", "compete"))
 
 
-def check_mining(config: Config, retrain: bool = True) -> None:
-    """Raise a UserError for what would make the stages `scan` and `mine` fail after hours of
-    training; `retrain`: and the stage `online` after them.
+def check_mining(config: Config) -> None:
+    """Raise a UserError for what would make the stages `scan`, `mine` and `online` fail after hours
+    of training.
     """
     section = config.mine
     if section.pool is None:
@@ -71,8 +71,7 @@ def check_mining(config: Config, retrain: bool = True) -> None:
             "Set mine.pool to the folder of a run that has mined, or to its pool.json.",
         )
     elif (
-        retrain
-        and config.online.ignore_candidates
+        config.online.ignore_candidates
         and not config.online.oracle
         and not is_file(mined_folder(section.pool) / CANDIDATES)
     ):

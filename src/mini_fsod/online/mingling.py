@@ -50,7 +50,6 @@ def base_objects_of_teacher(
     missing: Tensor,
     sure: float,
     nms_iou: float,
-    most: int = MAX_INSTANCES,
 ) -> ScoredBoxes:
     """The teacher's instances of base classes whose labels are missing (B, base classes) in an
     image, with a score of at least `sure`; otherwise as `found_by_teacher`.
@@ -58,7 +57,7 @@ def base_objects_of_teacher(
     base_classes = missing.shape[1]
     scores = candidates.scores[..., :base_classes]
     allowed = (scores >= sure) & candidates.proposals.valid[..., None] & missing[:, None, :]
-    return _select(candidates.boxes[:, :, :base_classes], scores, allowed, nms_iou, most)
+    return _select(candidates.boxes[:, :, :base_classes], scores, allowed, nms_iou, MAX_INSTANCES)
 
 
 def _select(

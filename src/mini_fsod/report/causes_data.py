@@ -33,7 +33,7 @@ def data_findings(run: RunFiles) -> Iterator[Finding]:
     yield from _wide_interval(run, facts)
     yield from _tiny_shots(run, facts)
     yield from _unlike_shots(run, facts)
-    yield from _other_scale(run, facts)
+    yield from _other_scale(facts)
     yield from _below_anchors(run, facts)
     yield from _little_to_mine(run, facts)
 
@@ -148,7 +148,7 @@ def _unlike_shots(run: RunFiles, facts: Mapping[str, Any]) -> Iterator[Finding]:
             )
 
 
-def _other_scale(run: RunFiles, facts: Mapping[str, Any]) -> Iterator[Finding]:
+def _other_scale(facts: Mapping[str, Any]) -> Iterator[Finding]:
     pairs = [
         (row["train_side"], row["test_side"])
         for row in _classes(facts, novel=False).values()

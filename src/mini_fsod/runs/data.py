@@ -67,14 +67,14 @@ class RunData:
     """Data sets, batches and scores of one run."""
 
     def __init__(self, config: Config, device: torch.device) -> None:
-        self._config = config
+        self.config = config
         self._device = device
         # what the given base detector is sure of in the pictures of `to_label`
         self.found: Dataset | None = None
 
     def check(self, stages: Sequence[str]) -> None:
         """Refuse data that lacks something these stages need, before the first one runs."""
-        config = self._config
+        config = self.config
         trains_base = "base" in stages and config.base.checkpoint is None
         if trains_base and not is_target(self.base).any():
             raise UserError(
@@ -101,14 +101,14 @@ class RunData:
     def tiny_shots(self) -> list[str]:
         """Warnings of novel classes whose shots are too small to learn from."""
         drawn = arranged(base_set(self.train, self.labels), LabelMap(self.labels.base, ()))
-        return tiny_shot_notes(self.novel_shots, self.labels.novel, drawn, self._config)
+        return tiny_shot_notes(self.novel_shots, self.labels.novel, drawn, self.config)
 
     # Data sets
 
     @cached_property
     def whole(self) -> Dataset:
         """The data set as read, with all its image sets and classes."""
-        config = self._config
+        config = self.config
         config.ready()
         assert config.data.root is not None  # refused above
         data = _read(config.data.root, config.data.pictures, config.shots.file)
@@ -118,38 +118,38 @@ class RunData:
 
     @cached_property
     def labels(self) -> LabelMap:
-        config, classes = self._config.data, self.whole.classes
+        config, classes = self.config.data, self.whole.classes
         # a novel class may be in the file of shots alone
-        if {*config.novel} - {*classes} and self._config.shots.file is not None:
+        if {*config.novel} - {*classes} and self.config.shots.file is not None:
             classes = tuple(dict.fromkeys((*classes, *self._shot_file.classes)))
         by_name = split_by_name(config.split, classes) if config.split else None
         labels = by_name or split_by_novel(config.novel, classes)
-        if self._config.base.checkpoint is None:
+        if self.config.base.checkpoint is None:
             return without_empty(labels, self.whole)
-        given = with_given_classes(labels, self._config.base)
+        given = with_given_classes(labels, self.config.base)
         return given if by_name is None else by_name  # of a split, the detector must be of it too
 
     @cached_property
     def test_set(self) -> Dataset | None:
         """The image set to score on, which is not trained on; None where the data has none."""
-        name = self._config.data.test or testing_part(self.whole)
+        name = self.config.data.test or testing_part(self.whole)
         return None if name is None else self.whole.subset(name)
 
     @cached_property
     def test(self) -> Dataset | None:
         """The images to score on: all of the set, or a sample of it."""
-        most = self._config.data.test_most
+        most = self.config.data.test_most
         return self.test_set and self.test_set.select(test_sample(self.test_set, most))
 
     @cached_property
     def _train_part(self) -> str | None:
         """The name of the image set to train on; None for all images."""
-        return self._config.data.train or training_part(self.whole)
+        return self.config.data.train or training_part(self.whole)
 
     @cached_property
     def train(self) -> Dataset:
         """The images to train on, with all their boxes; none that shows `data.leave_out`."""
-        data, name = self._all_train, self._config.data.leave_out
+        data, name = self._all_train, self.config.data.leave_out
         if name is None:
             return data
         part = without_class(data, name, self.labels)
@@ -163,7 +163,7 @@ class RunData:
 
         Test images are left out, unless `data.train` names the image set.
         """
-        asked, name = self._config.data.train, self._train_part
+        asked, name = self.config.data.train, self._train_part
         data = self.whole if name is None else self.whole.subset(name)
         in_test = shared_images(data, self.test_set)
         if asked and in_test.any():
@@ -189,7 +189,7 @@ class RunData:
 
         None is where the base detector is trained: the labels that it learns from are complete.
         """
-        if self._config.base.checkpoint is None:
+        if self.config.base.checkpoint is None:
             return np.zeros((len(data), len(self.labels.base)), dtype=np.bool_)
         return missing_labels(data, self.train, self.labels)
 
@@ -204,7 +204,7 @@ class RunData:
         train = arranged(self.train, self.labels)
         novel = self.novel_shots
         novel = novel.with_boxes(novel.boxes.take(is_of(novel, self.labels.novel)))
-        return pictures_to_label(train, self.missing(train), novel, self._config.shots.seed)
+        return pictures_to_label(train, self.missing(train), novel, self.config.shots.seed)
 
     @cached_property
     def known(self) -> Dataset:
@@ -223,7 +223,7 @@ class RunData:
     def mined(self) -> Dataset:
         """The images to mine, with all their boxes; novel ones are for audits only."""
         data = arranged(self.train, self.labels)
-        if self._config.mine.images == "all":
+        if self.config.mine.images == "all":
             return data
         has_base = np.isin(np.arange(len(data)), data.boxes.image[is_of(data, self.labels.base)])
         return data.select(np.flatnonzero(has_base | self.missing(data).all(axis=1)))
@@ -231,7 +231,7 @@ class RunData:
     @cached_property
     def shots(self) -> Dataset:
         """The balanced K-shot set, its classes in the order of the label map."""
-        config, shots, part = self._config.shots, self.novel_shots, self._train_part
+        config, shots, part = self.config.shots, self.novel_shots, self._train_part
         if self.is_open:
             return with_base_shots(shots, config, self.known, part, self.labels, None)
         if config.file is None:
@@ -241,7 +241,7 @@ class RunData:
     @cached_property
     def novel_shots(self) -> Dataset:
         """The shots that need no detector: those of novel classes, and of base ones as labelled."""
-        config, labels = self._config.shots, self.labels
+        config, labels = self.config.shots, self.labels
         if config.file is not None:
             return shots_of_file(config, self._shot_file, self.whole, labels)
         wanted = LabelMap((), labels.novel) if self.is_open else labels
@@ -250,7 +250,7 @@ class RunData:
 
     @cached_property
     def _shot_file(self) -> Dataset:
-        config = self._config.shots
+        config = self.config.shots
         assert config.file is not None
         shots = read_shot_file(config.file, self.whole, config.root)
         refuse_other_spellings(config.file, shots.classes, self.whole.classes)
@@ -259,7 +259,7 @@ class RunData:
     @cached_property
     def shots_per_class(self) -> int:
         """K: `shots.k`, or the least number of shots that a file has of a novel class."""
-        config = self._config.shots
+        config = self.config.shots
         if config.file is None:
             assert config.k is not None  # `Shots` refuses it
             return config.k
@@ -278,7 +278,7 @@ class RunData:
         when files were written does not matter.
         """
         data: Dataset | None = getattr(self, part)
-        if data is None or part not in ("shots", "base") or self._config.shots.file is None:
+        if data is None or part not in ("shots", "base") or self.config.shots.file is None:
             return None if data is None else data.digest
         # pictures outside the data's folder have absolute names
         outside = f"{real(self._shot_file.root)}/"
@@ -305,7 +305,7 @@ class RunData:
         # shots of a file, and extra pictures to mine, may lie outside the data's folder
         inside = data.root == self.whole.root and set(data.files) <= set(self.whole.files)
         everything = self.whole if inside else data
-        config, device = self._config, self._device
+        config, device = self.config, self._device
         if device_cache.is_streamed(everything, config, device):
             sizes, sides = image_sizes(data), device_cache.largest_sides(config)
             return Stream(data, sizes, targets, device, *sides, extra=more).batches, sizes
@@ -340,7 +340,7 @@ class RunData:
 
         identity = hashlib.sha256(schedule.identity.encode())
         # the cache resizes larger pictures first, to a size that depends on keys of other stages
-        kept = reduced(schedule.sizes, *device_cache.largest_sides(self._config))
+        kept = reduced(schedule.sizes, *device_cache.largest_sides(self.config))
         identity.update(np.ascontiguousarray(kept).tobytes())
         for boxes in (data.boxes, *also):
             identity.update(boxes.content)

@@ -60,7 +60,7 @@ class FewPictures(RunData):
     def source(
         self, data: Dataset, targets: Annotations, more: Sequence[Annotations]
     ) -> tuple[Batches, Ints]:
-        sizes, sides = image_sizes(data), device_cache.largest_sides(self._config)
+        sizes, sides = image_sizes(data), device_cache.largest_sides(self.config)
         stored = reduced(sizes, *sides)
         targets, more = targets.to(self._device), [boxes.to(self._device) for boxes in more]
 

@@ -1,5 +1,6 @@
 #!/bin/bash
-# The runs of a study, shared by 8 jobs with one GPU each. A job that ends loses its run alone.
+# The runs of a study, shared by 8 jobs with one GPU each. If a job ends early, only
+# the run it was computing is affected.
 #   sbatch --export=ALL,DATA=/shared/VOCdevkit,OUT=/shared/runs/main-voc examples/slurm-study.sh
 #SBATCH --job-name=mini-study
 #SBATCH --array=0-7

@@ -149,7 +149,7 @@ def test_thread_errors_are_silent_only_on_a_full_disk(
         (["check", "a" * 300], "no such file"),
         (["check", "loop"], "no such file"),
         (["check", "data", "--novel", "bird", "--split", "coco"], "cannot be combined"),
-        (["check", "plain", "--root", "data"], "a folder of pictures without annotations"),
+        (["check", "plain", "--root", "data"], "cannot be combined with another image folder"),
         (["sample", "data", "--novel", "brid", "--shots", "1", "-o", "s.json"], 'mean "bird"'),
         (["sample", "data", "--shots", "1", "-o", "data/annotations.json"], "would be lost"),
         (["sample", "data", "--shots", "1", "-o", "data"], "not a regular file"),

@@ -76,7 +76,7 @@ def test_run_takes_presets_files_folders_and_keys(calls: list[Any], tmp_path: Pa
 
 
 def test_run_says_what_is_wrong(calls: list[Any]) -> None:
-    with pytest.raises(UserError, match="has no name"):
+    with pytest.raises(UserError, match="needs a run folder"):
         mini_fsod.run({"preset": "demo"})
     with pytest.raises(UserError, match=r"the overrides: unknown key `shots\.kk`"):
         mini_fsod.run("demo", {"shots.kk": 3})

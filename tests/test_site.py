@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("zensical", reason="needs zensical (pip install mini-fsod[docs])")
+    pytest.importorskip("zensical", reason='needs zensical (pip install "mini-fsod[docs]")')
     home = tmp_path_factory.mktemp("site")
     shutil.copy(ROOT / "mkdocs.yml", home)
     shutil.copytree(ROOT / "docs", home / "docs")

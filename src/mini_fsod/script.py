@@ -30,7 +30,10 @@ def run_config(
     source: str | Mapping[str, Any]
     if isinstance(config, Mapping):
         if out is None:
-            raise UserError("A run of keys has no name.", 'Give its folder: out="runs/first".')
+            raise UserError(
+                "A configuration given as a dict needs a run folder.",
+                'For example: out="runs/first".',
+            )
         source = config
     else:
         source, folder = run_folder(str(config))

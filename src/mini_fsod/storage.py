@@ -129,7 +129,7 @@ def _asked(url: str, question: Callable[[Any, str], Any]) -> Any:
     except ImportError:
         raise UserError(
             f"{url}: {scheme}:// needs a package that is not installed.",
-            'pip install "mini-fsod[storage]" reads s3://; for others, see fsspec.',
+            'For s3://, run: pip install "mini-fsod[storage]". For others, see fsspec.',
         ) from None
     except ValueError as error:
         if "rotocol" not in str(error):

@@ -298,7 +298,7 @@ def test_check_counts_mineable_boxes_in_the_training_images(tmp_path: Path, mini
     assert "next to a base object in train" in out
     assert re.search(r"bird \(novel\) +2 +2 .* 1 of 2 \(50%\)", out)
     assert re.search(r"bus \(novel\) +1 +1 .* 0 of 0 *\n", out)
-    assert "Mining searches all images in train. Only labelled novel boxes are counted" in out
+    assert "Unlabelled ones are not counted. Mining searches all images in train." in out
     assert "NOTE bus has no box in train, where a run trains" in err
     assert "(1 elsewhere); shots.file takes shots from another data set" in err
     assert "bird has no box" not in err

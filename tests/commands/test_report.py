@@ -23,7 +23,7 @@ def test_report_compares_and_writes_elsewhere(mini: Any, tmp_path: Path) -> None
     words = ["--compare", runs[1], "--compare", runs[2], "-o", page]
     code, _, err = mini("report", runs[0], *words)
     assert code == 0, err
-    assert "Their configurations are equal." in page.read_text()
+    assert "The configurations are identical." in page.read_text()
     assert not (runs[0] / "report.html").exists()
 
 
@@ -50,10 +50,10 @@ def test_doctor_ranks_causes_with_evidence_and_changes(mini: Any, tmp_path: Path
     code, out, _ = mini("doctor", run)
     assert code == 0
     first, second = out.split("\n\n")
-    assert first.startswith("1. The base detector is weak, and mining needs what it has learned")
+    assert first.startswith("1. The base detector is weak, and mining depends on it")
     assert "bAP50 is 6.0 after base training" in first
     assert "try: a longer base training" in first
-    assert second.startswith("2. The learning rate of online does not suit its batch")
+    assert second.startswith("2. The learning rate of online does not fit its batch size")
     rows = json.loads(mini("doctor", run, "--json")[1])
     assert [row["rank"] for row in rows] == ["blocks everything", "possible"]
     assert rows[1]["changes"][0].startswith("online.rate=")

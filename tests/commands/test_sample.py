@@ -36,13 +36,13 @@ def test_sample_says_where_more_boxes_are(tmp_path: Path, mini) -> None:
     home = tiny.write_yolo(tmp_path / "photos")
     words = ["sample", home, "--novel", "bus", "-o", tmp_path / "shots.json", "--shots"]
     _, _, said = mini(*words, 1)
-    assert '"bus" has 0 (1 in val). Shots are drawn from train.' in said
+    assert 'in the image set "train": "bus" has 0 (others: 1 in val).' in said
     assert "--subset" in said
-    assert "Boxes of a new class may be in a data set of their own: shots.file" in said
+    assert "Boxes of a new class may be in a file or data set of their own: shots.file" in said
     _, _, said = mini(*words, 3, "--subset", "val")
-    assert '"car" has 1, "bus" has 1. Shots are drawn from val.' in said
+    assert '3 shots in the image set "val": "bird" has 0, "car" has 1, "bus" has 1.' in said
     _, _, said = mini("sample", home, "--novel", "bird", *words[4:], 1)
-    assert '"bus" has 0 (1 in val). Shots are drawn from train.' in said
+    assert 'in the image set "train": "bus" has 0 (others: 1 in val).' in said
     assert "shots.file" not in said  # a base class it is
     data = tiny.write_coco(tmp_path / "one")
     _, _, said = mini("sample", data, "--novel", "bus", *words[4:], 2)
@@ -68,7 +68,7 @@ def test_sample_leaves_out_base_classes_without_boxes(tmp_path: Path, mini) -> N
         assert len(sample["info"]["notes"]) == 1
         assert sample["info"]["description"] == "1 box of each of 3 classes"
     code, _, err = mini("sample", tmp_path, "--novel", "traffic", "--shots", 1, "-o", out)
-    assert (code, 'Too few boxes for 1 shot: "traffic" has 0' in err) == (2, True)
+    assert (code, 'in the image set "train": "traffic" has 0' in err) == (2, True)
 
 
 def test_sample_refuses_a_base_class_of_another_image_set(tmp_path: Path, mini) -> None:

@@ -92,7 +92,7 @@ def test_export_command_writes_beside_the_run(tmp_path: Path, mini: Any) -> None
     code, out, err = mini("export", run)
     assert code == 0, err
     assert "model.onnx: " in out
-    assert "Equal to PyTorch in 4 made images: 80 detections" in out
+    assert "Equal to PyTorch in 4 generated images: 80 detections" in out
     photos = write_photos(tmp_path / "photos")
     code, out, err = mini("export", run, "-o", tmp_path / "b.onnx", "--compare", photos)
     assert code == 0, err

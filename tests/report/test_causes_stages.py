@@ -17,15 +17,15 @@ def figures(**stages: tuple[float | None, float | None]) -> dict[str, dict[str, 
 @pytest.mark.parametrize(
     ("stage", "stages", "message"),
     [
-        ("base", {"base": (None, 4.0)}, "needs what it has learned: bAP50 is 4.0"),
+        ("base", {"base": (None, 4.0)}, "mining depends on it: bAP50 is 4.0"),
         ("base", {"base": (None, 40.0)}, None),
         ("base", {"base": (None, None)}, None),
-        ("transfer", {"base": (None, 70), "transfer": (30, 60)}, "lost 10.0 of bAP50.*transfer"),
+        ("transfer", {"base": (None, 70), "transfer": (30, 60)}, "transfer lowered .* 10.0 points"),
         ("transfer", {"base": (None, 70), "transfer": (30, 66)}, None),
         (
             "tune",
             {"base": (None, 70), "online": (50, 68), "tune": (50, 60)},
-            r"lost 10\.0 of bAP50 since the base detector\. Try a lower tune\.rate",
+            r"10\.0 points lower than that of the base detector\. Try a lower tune\.rate",
         ),
         # what the stage before has lost is not the last fine-tuning's fault
         ("tune", {"base": (None, 70), "online": (50, 60), "tune": (50, 59)}, None),

@@ -160,7 +160,7 @@ def test_report_of_a_run_without_a_test_set(tmp_path: Path) -> None:
 def test_report_of_a_run_that_was_killed(tmp_path: Path) -> None:
     stopped = {"metrics": None, "score": None, "log": gauges()[:7]}
     page = made_page(tmp_path, stages={"online": stopped})
-    assert "Not finished: it stopped in the stage online" in page.text
+    assert "Not finished: stopped in the stage online" in page.text
     assert "Loss of the stage online" in page.text
 
 
@@ -168,7 +168,7 @@ def test_report_of_a_run_that_was_killed_in_its_first_stage(tmp_path: Path) -> N
     later = ("transfer", "scan", "mine", "online")
     first = {"metrics": None, "score": None}
     page = made_page(tmp_path, without=later, stages={"base": first}, facts=None)
-    assert "it stopped in the stage base" in page.text
+    assert "Not finished: stopped in the stage base" in page.text
 
 
 def test_report_names_the_oracle_beside_the_run(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_report_names_the_oracle_beside_the_run(tmp_path: Path) -> None:
     assert "99.0" not in page.text
     oracle = Page(write_report(tmp_path / "best"))
     assert "An oracle is trained on all hidden objects" not in oracle.text  # it has mined
-    assert "An oracle: it was trained on every hidden object" in oracle.text
+    assert "Oracle: trained with the ground truth of all hidden objects" in oracle.text
 
 
 def test_report_compares_runs(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_report_compares_runs(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     page = Page(write_report(run, [second]))
     assert page.sections[1] == "compare"
-    part = page.text.split("Beside other runs")[1].split("AP50 by stage")[0]
+    part = page.text.split("Compared with other runs")[1].split("AP50 by stage")[0]
     for words in ("second", "mine.alpha", "2.5", "66.6"):
         assert words in part
     assert "online.delta" not in part

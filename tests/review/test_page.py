@@ -132,7 +132,7 @@ def test_page_accepts_rejects_and_undoes_with_keys(page: Any, mined: Path) -> No
         accepted = len(in_force(mined))
         assert accepted > 3
         page.wait_for_selector("#empty:visible")
-        assert "Everything is decided" in page.inner_text("#question")
+        assert "Nothing left to review" in page.inner_text("#question")
     after = scores_of(mined)
     assert after == [1.0] * len(after)
     assert len(after) == accepted > len(before)

@@ -43,9 +43,9 @@ def test_drawn_shots_come_from_the_training_images(data: Path) -> None:
 
 def test_check_refuses_too_few_boxes_for_stages_that_need_shots(data: Path) -> None:
     own = run_data(data, shots__k=50)
-    with pytest.raises(UserError, match='Too few boxes for 50 shots: "red" has'):
+    with pytest.raises(UserError, match='50 shots in the image set "train": "red" has'):
         own.check(["base", "transfer"])
-    with pytest.raises(UserError, match=r'"red" has \d+ \(\d+ in test\).* drawn from train\.'):
+    with pytest.raises(UserError, match=r'"red" has \d+ \(others: \d+ in test\)'):
         own.check(["base", "transfer"])
     own.check(["base"])  # which needs none
     oracle = {"online__oracle": True, "online__teacher": False}
@@ -198,7 +198,7 @@ def test_shots_per_class_is_that_of_the_file(
     assert "no effect" not in capsys.readouterr().err
     with pytest.raises(UserError, match=r'fewer boxes than shots\.k=6: "blue, light" has 5') as few:
         run_data(data, shots__file=shots, shots__k=6).check(["transfer"])
-    assert few.value.fix == "Add boxes, or set shots.k to 5, the least of a class."
+    assert few.value.fix == "Add boxes, or set shots.k to 5, the fewest of any class."
 
 
 def test_read_shot_file_leaves_pictures_without_boxes_out(data: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def usual(tmp_path: Path) -> str:
 
 
 def test_warnings_say_little_of_usual_photos(usual: str) -> None:
-    assert usual.startswith("No test set, so nothing is scored")
+    assert usual.startswith("No test set, so no AP")
 
 
 @pytest.mark.parametrize(

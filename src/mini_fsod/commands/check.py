@@ -165,8 +165,9 @@ def _show_summary(name: str, figures: dict[str, Any]) -> None:
         console.table(class_table(figures["classes"], where))
     if figures["label_map"]["novel"]:
         console.out.print(
-            "[dim]Ordinary training treats a novel object next to a base object as background. "
-            f"Mining searches all images{where}. Only labelled novel boxes are counted here.[/]",
+            "[dim]Column 'next to a base object': novel objects that base training would learn as "
+            "background. Unlabelled ones are not counted. Mining searches all images"
+            f"{where}.[/]",
             soft_wrap=True,
         )
 

@@ -55,7 +55,7 @@ def export_command(
         pictures += [picture.path for picture in found]
     else:
         pictures += _pictures_of_run(run_or_checkpoint)
-    where = "images" if pictures else "made images"
+    where = "images" if pictures else "generated images"
     model = TorchModel.read(source, "cpu")
     console.note(f"detector: {source}")
     result = write_onnx(target, model, pictures or made_pictures())
@@ -66,7 +66,7 @@ def export_command(
         soft_wrap=True,
     )
     if result.lone:
-        console.note(f"{result.lone:,} detections, fewer than 1 %, were found by only one of both")
+        console.note(f"{result.lone:,} detections, at most 1 %, were found by only one of the two")
 
 
 def _pictures_of_run(run: Path) -> list[Path]:
@@ -86,6 +86,6 @@ def _pictures_of_run(run: Path) -> list[Path]:
         for path in chosen:
             picture_size(path)
     except (UserError, PictureError) as error:
-        console.note(f"the run's data cannot be read, so made images are compared: {error}")
+        console.note(f"the run's data cannot be read, so generated images are compared: {error}")
         return []
     return chosen

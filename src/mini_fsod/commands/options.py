@@ -77,7 +77,7 @@ Novel = Annotated[
 Split = Annotated[
     str | None,
     Option(
-        help="A published split, not --novel: voc-split1, voc-split2, voc-split3 or coco. "
+        help="A published split instead of --novel: voc-split1, voc-split2, voc-split3 or coco. "
         "Example: --split voc-split1"
     ),
 ]

@@ -27,7 +27,7 @@ def report_command(
 ) -> None:
     """Write a page about a run: report.html in its folder.
 
-    What to change first, results, mined boxes, test pictures beside the truth, confusions,
+    What to change first, results, mined boxes, test pictures and ground truth, confusions,
     thresholds to use, training, cost. Needs no GPU; the page needs no network.
     Example: mini report runs/first --compare runs/second
     """

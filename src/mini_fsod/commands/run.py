@@ -65,10 +65,17 @@ def run_command(
     ] = None,
     dry_run: Annotated[
         bool,
-        flag("--dry-run", "Print the stages, what is kept of them, and minutes and memory only."),
+        flag(
+            "--dry-run",
+            "Only print the stages, which results would be reused, and estimated time and memory.",
+        ),
     ] = False,
     anyway: Annotated[
-        bool, flag("--anyway", "Go on where a stage left nothing to build on (exit code 3).")
+        bool,
+        flag(
+            "--anyway",
+            "Continue even if a stage failed to produce usable results (otherwise exit code 3).",
+        ),
     ] = False,
 ) -> None:
     """Train a few-shot detector, stage by stage.

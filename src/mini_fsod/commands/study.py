@@ -43,10 +43,14 @@ def study(
     sets: Sets = None,
     full: Annotated[bool, flag("--full", "Use the paper's full schedule.")] = False,
     dry_run: Annotated[
-        bool, flag("--dry-run", "Print the runs and their estimated time only.")
+        bool, flag("--dry-run", "Only print the runs and their estimated time.")
     ] = False,
     anyway: Annotated[
-        bool, flag("--anyway", "Go on where a stage left nothing to build on, as in mini run.")
+        bool,
+        flag(
+            "--anyway",
+            "Continue a run even if a stage failed to produce usable results, as in mini run.",
+        ),
     ] = False,
     figures: Annotated[
         bool, flag("--figures", "Draw the paper's figures as well; needs matplotlib.")
@@ -85,7 +89,7 @@ def study(
         return
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError(
-            "A study cannot be started by torchrun: each process runs whole cells by itself.",
+            "A study cannot be started by torchrun: each process computes whole runs by itself.",
             "Start one mini study for each GPU, with the same --out and --set device=cuda:N.",
         )
     for config in todo.configs.values():

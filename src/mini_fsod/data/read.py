@@ -91,8 +91,8 @@ def read_with_problems(
         data, problems = _read_file(path, root)
     if root is not None and data.kind == "folder":
         raise UserError(
-            f"{path}: a folder of pictures without annotations; its pictures lie nowhere else.",
-            "Give the annotations, or name no other folder of pictures.",
+            f"{path}: it has no annotations, so it cannot be combined with another image folder.",
+            "Give the annotations, or leave out the other image folder.",
         )
     if root is not None and data.root != root:
         data, ambiguous = with_pictures_in(data, root)

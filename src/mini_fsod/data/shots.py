@@ -88,21 +88,20 @@ def _too_few(
     counts = []
     for name, count in short.items():
         listed = ", ".join(f"{n:,} in {other}" for other, n in elsewhere[name].items())
-        counts.append(f'"{name}" has {count}' + (f" ({listed})" if listed else ""))
-    what = f"Too few boxes for {shots} shot{'s' * (shots != 1)}: {', '.join(counts)}."
-    if part is not None:
-        what += f" Shots are drawn from {part}."
+        counts.append(f'"{name}" has {count}' + (f" (others: {listed})" if listed else ""))
+    among = "" if part is None else f' in the image set "{part}"'
+    what = f"Too few boxes for {shots} shot{'s' * (shots != 1)}{among}: {', '.join(counts)}."
     fix = (
         "Ask for fewer shots, or annotate more. Boxes that are crowd, ignore, difficult or empty "
         "do not count."
     )
     if any(elsewhere.values()):
         fix += (
-            " Or draw from another image set that is not scored: --subset, or shots.subset in a "
-            "config."
+            " Or draw from another image set that is not scored: --subset, or shots.subset in the "
+            "configuration."
         )
     if {*short} & {*labels.novel}:
-        fix += " Boxes of a new class may be in a data set of their own: shots.file in a config."
+        fix += " Boxes of a new class may be in a file or data set of their own: shots.file."
     return UserError(what, fix)
 
 

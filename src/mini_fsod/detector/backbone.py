@@ -298,7 +298,7 @@ def import_timm(name: str) -> Any:
         raise UserError(
             f'"{name}" is no ResNet of torchvision; timm, which may know it, is not installed.'
             f"{nearest(name, RESNETS)}",
-            "Run: pip install 'mini-fsod[timm]', or use resnet18, 34, 50, 101 or 152.",
+            'Run: pip install "mini-fsod[timm]", or use resnet18, 34, 50, 101 or 152.',
         ) from error
     model = name[:200].split(".")[0]
     if not timm.is_model(model):

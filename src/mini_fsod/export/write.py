@@ -158,6 +158,6 @@ def _import_onnx() -> Any:
         import onnx.helper
     except ImportError:
         raise UserError(
-            "The package onnx is not installed.", "Run: pip install 'mini-fsod[onnx]'"
+            "The package onnx is not installed.", 'Run: pip install "mini-fsod[onnx]"'
         ) from None
     return onnx

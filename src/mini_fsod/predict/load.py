@@ -11,7 +11,7 @@ def load_model(path: str | Path, device: str = "auto") -> Model:
     """The detector of a run's folder, of a checkpoint, or of an ONNX file.
 
     `device` is auto (the first GPU, or the CPU), cpu, cuda or cuda:1. An ONNX file needs
-    onnxruntime (`pip install 'mini-fsod[onnx]'`), and torch is not imported for it.
+    onnxruntime (`pip install "mini-fsod[onnx]"`), and torch is not imported for it.
     """
     path = Path(path)
     if path.suffix.lower() == ".onnx":

@@ -108,7 +108,7 @@ def _import_runtime() -> Any:
         import onnxruntime
     except ImportError:
         raise UserError(
-            "The package onnxruntime is not installed.", "Run: pip install 'mini-fsod[onnx]'"
+            "The package onnxruntime is not installed.", 'Run: pip install "mini-fsod[onnx]"'
         ) from None
     return onnxruntime
 

@@ -54,7 +54,7 @@ def _no_test_set(run: RunFiles, facts: Mapping[str, Any]) -> Iterator[Finding]:
             SOME,
             "There is no test set, so nothing is scored",
             "no image set is called test or val, and data.test names none",
-            ("data.test=NAME", "call a folder or annotation file of labelled pictures test"),
+            ("data.test=NAME", "name a folder or annotation file of labelled pictures “test”"),
         )
 
 
@@ -106,7 +106,7 @@ def _wide_interval(run: RunFiles, facts: Mapping[str, Any]) -> Iterator[Finding]
     least = f"; test boxes: {', '.join(few)}" if few else f"; {sum(boxes.values()):,} test boxes"
     yield Finding(
         WORTH_KNOWING,
-        "The test set is too small to tell settings apart",
+        "The test set is too small to compare settings",
         f"the 95 % interval of nAP50 over test pictures is {interval[0]:.0f} to "
         f"{interval[1]:.0f}{least}",
         ("label more test pictures of the new classes",),
@@ -125,7 +125,7 @@ def _tiny_shots(run: RunFiles, facts: Mapping[str, Any]) -> Iterator[Finding]:
         larger = new_setting("views.test", round(1.5 * facts["short"]))
         yield Finding(
             MAJOR,
-            "The shots are tiny: little of them is left at the detector's scale",
+            "The shots are tiny at the detector's scale",
             "; ".join(lines),
             ("choose larger objects as shots (shots.file, or another shots.seed)", larger),
         )
@@ -141,7 +141,7 @@ def _unlike_shots(run: RunFiles, facts: Mapping[str, Any]) -> Iterator[Finding]:
             how = "larger" if shot > test else "smaller"
             yield Finding(
                 SOME,
-                f"The shots of {name} are unlike the objects to find",
+                f"The shots of {name} differ in size from the test objects",
                 f"a shot's median side is {shot:.0f} pixels, {ratio:.1f} times {how} than that of "
                 f"the objects in the test set ({test:.0f})",
                 ("choose more typical shots (shots.file)", "views.zoom=[0.5, 1.25]"),
@@ -163,7 +163,7 @@ def _other_scale(facts: Mapping[str, Any]) -> Iterator[Finding]:
         wanted = round(facts["short"] * train / test)
         yield Finding(
             MAJOR,
-            f"Objects of the test pictures are {how} than those of the training pictures",
+            f"Objects in test pictures are {how} than in training pictures",
             f"the median side of base objects is {train:.0f} pixels in training pictures and "
             f"{test:.0f} in test pictures, at the same short side of {facts['short']}",
             (new_setting("views.test", wanted), "views.zoom=[0.5, 1.25]"),
@@ -201,7 +201,7 @@ def _little_to_mine(run: RunFiles, facts: Mapping[str, Any]) -> Iterator[Finding
     if "mine" in run.figures and (mined < FEW_PICTURES or mined < NOTHING_NEW * shots):
         yield Finding(
             SOME,
-            "There is little to mine in",
+            "There are few images to mine",
             f"mining looked at {console.count(mined, 'picture')}, for {shots} shots",
             ("mine.extra=FOLDER with more pictures, which need no labels",),
         )

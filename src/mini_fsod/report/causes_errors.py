@@ -47,15 +47,16 @@ def _confused(
         if number >= ENOUGH and _share(number, row["boxes"]) >= CONFUSED:
             yield Finding(
                 MAJOR,
-                f"{name} is taken for {other}",
-                f"{number} of {row['boxes']} boxes of {name} in the test set are found as {other}",
+                f"{name} is mistaken for {other}",
+                f"{number} of {row['boxes']} boxes of {name} in the test set are detected as "
+                f"{other}",
                 _against_confusion(config, other in run.novel),
             )
     for other, number in taken.items():
         if number >= ENOUGH and _share(number, row["detections"]) >= CONFUSED:
             yield Finding(
                 MAJOR,
-                f"{other} is taken for {name}",
+                f"{other} is mistaken for {name}",
                 f"{number} of {row['detections']} detections of {name} above its best threshold "
                 f"are on {other}",
                 _against_confusion(config, other in run.novel),
@@ -84,8 +85,7 @@ def _placed(config: Config, name: str, row: Mapping[str, Any]) -> Iterator[Findi
         yield Finding(
             SOME,
             f"Boxes of {name} are badly placed",
-            f"{number} of {row['boxes']} boxes in the test set are found, but overlap by an IoU "
-            "below 0.5",
+            f"{number} of {row['boxes']} boxes in the test set are detected with an IoU below 0.5",
             (*changes, "shots whose boxes fit the object tightly"),
         )
 
@@ -96,7 +96,7 @@ def _unseen(config: Config, name: str, row: Mapping[str, Any]) -> Iterator[Findi
     if any_score is not None and any_score < UNSEEN and 2 * background > row["boxes"]:
         yield Finding(
             SOME,
-            f"Most objects of {name} are taken for background",
+            f"Most objects of {name} are missed at any score",
             f"only {any_score:.0%} of {row['boxes']} boxes in the test set are found at any score "
             f"above detector.score_threshold={config.detector.score_threshold:g}",
             (
@@ -112,7 +112,7 @@ def _on_background(name: str, row: Mapping[str, Any]) -> Iterator[Finding]:
     if number >= ENOUGH and _share(number, row["detections"]) >= ON_BACKGROUND:
         yield Finding(
             SOME,
-            f"Background is taken for {name}",
+            f"Background is mistaken for {name}",
             f"{number} of {row['detections']} detections above its best threshold "
             "are on no annotated object",
             (

@@ -44,12 +44,12 @@ def _few_mined(table: Mapping[str, Any], config: Config) -> Iterator[Finding]:
     if none:
         yield Finding(
             everything,
-            f"The few-shot detector has no candidates of {', '.join(none)}",
+            f"The few-shot detector finds no candidates of {', '.join(none)}",
             f"no score is above mine.min_score={config.mine.min_score:g} in the training pictures",
             (
                 new_setting("mine.min_score", config.mine.min_score / 5),
                 "larger or more typical shots",
-                "a longer transfer.iterations",
+                "more transfer.iterations",
             ),
         )
     if few:
@@ -60,7 +60,7 @@ def _few_mined(table: Mapping[str, Any], config: Config) -> Iterator[Finding]:
         )
         yield Finding(
             everything,
-            f"Few boxes were mined of {', '.join(few)}: the threshold may be too high",
+            f"Few boxes of {', '.join(few)} were mined: the threshold may be too high",
             f"mined: {counts}",
             lower_threshold(config),
         )
@@ -103,9 +103,9 @@ def _threshold_by_audit(run: RunFiles, config: Config) -> Iterator[Finding]:
     if lost:
         yield Finding(
             MAJOR,
-            f"Even the surest boxes mined of {', '.join(lost)} are wrong",
+            f"Even the mined boxes of {', '.join(lost)} with the highest scores are wrong",
             "; ".join(
-                f"{name}: {_surest(row):.0%} of the 10 surest and {_right(row)}"
+                f"{name}: {_surest(row):.0%} of the top 10 and {_right(row)}"
                 for name, row in lost.items()
             ),
             _better_miner(config),
@@ -114,7 +114,7 @@ def _threshold_by_audit(run: RunFiles, config: Config) -> Iterator[Finding]:
     if too_low:
         yield Finding(
             MAJOR,
-            f"Most boxes mined of {', '.join(too_low)} are wrong: the threshold is too low",
+            f"Most mined boxes of {', '.join(too_low)} are wrong: the threshold is too low",
             "; ".join(f"{name}: {_right(row)}" for name, row in too_low.items()),
             higher_threshold(config, max(row["kept"] for row in too_low.values())),
         )
@@ -124,8 +124,8 @@ def _threshold_by_audit(run: RunFiles, config: Config) -> Iterator[Finding]:
         if row["kept"] >= ENOUGH and placed > PLACED * row["kept"]:
             yield Finding(
                 SOME,
-                f"Boxes mined of {name} are badly placed",
-                f"{placed} of {row['kept']} overlap an object of the class by an IoU below 0.5",
+                f"Mined boxes of {name} are badly placed",
+                f"{placed} of {row['kept']} are on an object of the class, with an IoU below 0.5",
                 ()
                 if config.mine.segmenter is not None
                 else ("mine.segmenter=mobile_sam.pt", "online.mined_boxes=none"),
@@ -149,7 +149,7 @@ def _low_recall(config: Config, table: Mapping[str, Any]) -> Iterator[Finding]:
         test = config.views.test
         yield Finding(
             SOME,
-            f"The few-shot detector does not see most objects of {', '.join(unseen)}",
+            f"The few-shot detector does not find most objects of {', '.join(unseen)}",
             "its candidates cover "
             + ", ".join(
                 f"{row.get('candidates_recall') or 0.0:.0%} of {row['hidden']:,} hidden objects of "
@@ -174,7 +174,7 @@ def _low_recall(config: Config, table: Mapping[str, Any]) -> Iterator[Finding]:
             more = (new_setting("mine.per_class", 3 * config.mine.per_class), *more[1:])
         yield Finding(
             SOME,
-            f"The threshold of {', '.join(sure)} is too high: sure boxes are left out",
+            f"The threshold of {', '.join(sure)} is too high: correct boxes are left out",
             "; ".join(
                 f"{name}: {row['precision']:.0%} of {row['kept']:,} mined boxes are right, but "
                 f"only {row['recall']:.0%} of {row['hidden']:,} hidden objects are mined"
@@ -219,7 +219,7 @@ def _removed_by_hand(run: RunFiles, config: Config) -> Iterator[Finding]:
     if pool.get("edited") and before >= ENOUGH and removed > REMOVED * before:
         yield Finding(
             SOME,
-            "A person removed many mined boxes: the threshold is too low",
+            "Many mined boxes were removed by hand: the threshold is too low",
             f"{removed:,} of {before:,} mined boxes were removed",
             higher_threshold(config, max(row["kept"] for row in run.thresholds.values())),
         )
@@ -237,8 +237,9 @@ def _one_class(run: RunFiles) -> Iterator[Finding]:
         right = "" if precision is None else f", {precision:.0%} of them right"
         yield Finding(
             SOME,
-            f"{name} takes most of the pool",
-            f"{most:,} of {total:,} mined boxes are {name}{right}; a usual class has {usual:,.0f}",
+            f"Most boxes of the pool are {name}",
+            f"{most:,} of {total:,} mined boxes are {name}{right}; the median class has "
+            f"{usual:,.0f}",
             (
                 new_setting("mine.per_class", max(FEW, round(2 * usual))),
                 f"look at the sheet of {name} in the folder mine",

@@ -38,7 +38,7 @@ def _weak_base(stage: str, figures: Mapping[str, Figures]) -> Iterator[Finding]:
         return
     yield Finding(
         BLOCKS if base < LITTLE else MAJOR,
-        "The base detector is weak, and mining needs what it has learned",
+        "The base detector is weak, and mining depends on it",
         f"bAP50 is {base:.1f} after base training",
         (
             "a longer base training (base.minutes or base.iterations)",
@@ -54,8 +54,8 @@ def _base_classes_lost(stage: str, figures: Mapping[str, Figures]) -> Iterator[F
     if stage in KINDER and own > WORSE and since_base > LOST:
         yield Finding(
             SOME,
-            f"The stage {stage} has made the base classes worse",
-            f"base classes lost {since_base:.1f} of bAP50 since the base detector",
+            f"The stage {stage} lowered the AP of the base classes",
+            f"bAP50 is {since_base:.1f} points lower than that of the base detector",
             KINDER[stage],
         )
 
@@ -67,7 +67,7 @@ def _new_classes_lost(stage: str, figures: Mapping[str, Figures]) -> Iterator[Fi
         fix = ("tune.data=none",) if stage == "tune" else ()
         yield Finding(
             MAJOR,
-            f"The stage {stage} has made the new classes worse",
+            f"The stage {stage} lowered the AP of the new classes",
             f"nAP50 was {before:.1f} after the stage {earlier}, and is {now:.1f} after {stage}: "
             f"the checkpoint of {earlier} is the better detector",
             fix,

@@ -27,7 +27,7 @@ from mini_fsod.report.finding import BLOCKS, MAJOR, SOME, WORTH_KNOWING, Finding
 from mini_fsod.report.run_files import RunFiles
 
 FALLING = 0.10  # of the loss, over a fifth of the training at the full learning rate
-RISING = 1.3  # times the lowest loss: the training has come apart
+RISING = 1.3  # times the lowest loss: the training has diverged
 BATCHES = 100  # iterations from which on such a comparison means something
 MANY_TIMES = 4.0  # the default learning rate, or a fraction of it
 IGNORED = 0.02  # boxes of the teacher per mined box
@@ -58,7 +58,7 @@ def _unfinished(run: RunFiles) -> Iterator[Finding]:
     yield Finding(
         BLOCKS,
         "The run is not finished",
-        f"it stopped in the stage {stage}{done}, or still runs",
+        f"it stopped in the stage {stage}{done}, or is still running",
         (f"mini run {run.folder}",),
     )
 
@@ -85,7 +85,7 @@ def _losses(stage: str, log: list[dict[str, Any]], section: Training) -> Iterato
         )
         yield Finding(
             SOME,
-            f"The training of {stage} was too short: its loss still fell",
+            f"The training of {stage} was too short: its loss was still falling",
             f"the loss fell from {before:.3f} to {after:.3f} within a fifth of the training, "
             "before the learning rate was lowered",
             (length,),
@@ -109,7 +109,7 @@ def _learning_rate(stage: str, section: Training) -> Iterator[Finding]:
         times = f"{ratio:.3g} times" if ratio > 1 else f"1/{1 / ratio:.3g} of"
         yield Finding(
             SOME,
-            f"The learning rate of {stage} does not suit its batch",
+            f"The learning rate of {stage} does not fit its batch size",
             f"{stage}.rate is {section.learning_rate:g} with a batch of {section.batch}: {times} "
             f"the default of {usual:g}",
             (new_setting(f"{stage}.rate", usual),),
@@ -141,7 +141,7 @@ def _teacher(run: RunFiles, config: Config) -> Iterator[Finding]:
         kind = name.partition(" ")[0]
         yield Finding(
             MAJOR if kind in ("nothing", "precision", "lost") else SOME,
-            "The teacher's mining is out of bounds",
+            "The teacher's metrics look wrong",
             evidence,
             (*_setting_for(kind, config), *((advice,) if advice else ())),
         )

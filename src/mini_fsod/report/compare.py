@@ -20,7 +20,7 @@ def compare_section(runs: Sequence[RunFiles]) -> Html:
     sets = {run.figures[run.last_scored].get("test_set") for run in runs if run.last_scored}
     if len(sets) > 1:
         parts.insert(0, aside("These runs were scored on different test sets or classes."))
-    return section("compare", "Beside other runs", *parts)
+    return section("compare", "Compared with other runs", *parts)
 
 
 def unique_names(runs: Sequence[RunFiles]) -> list[str]:
@@ -54,7 +54,7 @@ def _figures(runs: Sequence[RunFiles], names: Sequence[str]) -> Html:
         ["bAP50, base classes", *(_best([run.headline("bAP50") for run in runs]))],
         ["last scored stage", *(run.last_scored or NONE for run in runs)],
         ["boxes mined", *map(mined, runs)],
-        ["right by the annotations", *map(precision, runs)],
+        ["precision of mined boxes", *map(precision, runs)],
         ["computing time", *map(time, runs)],
         ["kind", *("oracle" if run.is_oracle else "" for run in runs)],
     ]
@@ -86,5 +86,5 @@ def _keys(runs: Sequence[RunFiles], names: Sequence[str]) -> Html:
         if len(set(own)) > 1:
             rows.append([tag("code", key), *(tag("code", one) for one in own)])
     if not rows:
-        return tag("p", "Their configurations are equal.")
-    return data_table("Keys in which they differ", ["key", *names], rows, numbers=99)
+        return tag("p", "The configurations are identical.")
+    return data_table("Keys that differ", ["key", *names], rows, numbers=99)

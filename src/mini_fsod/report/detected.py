@@ -117,10 +117,10 @@ def in_words(detected: Detected, image: int) -> str:
 
 
 def _taken(on: int, labels: LabelMap) -> str:
-    """What a box was taken for that was missed."""
+    """What a missed box was detected as."""
     if on == BACKGROUND:
         return ""
-    return f" ({OTHER_NAMES[LOOSE]})" if on == LOOSE else f" (taken for {labels.classes[on]})"
+    return f" ({OTHER_NAMES[LOOSE]})" if on == LOOSE else f" (detected as {labels.classes[on]})"
 
 
 def draw_truth(detected: Detected, image: int, cell: tuple[int, int]) -> Image.Image:

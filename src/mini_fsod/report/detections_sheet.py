@@ -31,7 +31,7 @@ COLUMNS = 3
 CELL = (320, 260)  # pixels that a picture fits; there are two side by side
 WIDE = (2 * CELL[0] + 4, CELL[1])
 LEGEND: list[tuple[str, Rgb]] = [
-    ("left the truth, right what was found; blue: right", RIGHT_COLOUR),
+    ("left: ground truth, right: detections; blue: correct", RIGHT_COLOUR),
     ("dashed orange: missed, or wrong", WRONG_COLOUR),
     ("pale: base classes", BASE_COLOUR),
 ]

@@ -72,7 +72,7 @@ def report_of(run: RunFiles, pictures: RunPictures, others: Sequence[RunFiles] =
     shown = {name: content for name, content in sections.items() if content is not None}
     links = [tag("li", tag("a", CONTENTS[name], href=f"#{name}")) for name in shown]
     body = join(
-        tag("a", "To the content", href="#content", class_="skip"),
+        tag("a", "Skip to content", href="#content", class_="skip"),
         headline(run, oracle),
         tag("nav", tag("ul", links), aria_label="Contents"),
         tag("main", *shown.values(), id="content"),

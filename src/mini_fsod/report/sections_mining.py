@@ -1,4 +1,4 @@
-"""The shots, and what was mined: scores, the surest and least sure boxes, the nearest misses."""
+"""The shots, and what was mined: score histograms, the best and worst boxes, near misses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHOTS = 240  # shown, over all classes
 MOST_CLASSES = 40  # shown with pictures
 TILES = 400  # of mining, over all classes
 MOST_EACH, LEAST_EACH = 12, 3  # tiles of each kind, by the number of classes
-GROUPS = 4  # kinds of tiles: surest, in between, least sure, nearest misses
+GROUPS = 4  # kinds of tiles: highest scores, in between, lowest scores, near misses
 MARKS = {TRUE: "✓", DUPLICATE: "=", FALSE: "✗", SHOT: "·"}
 
 Tile = tuple[Draw, str, list[Html]]  # how it is drawn, its alternative text, what is below it
@@ -126,7 +126,7 @@ def _overview(run: RunFiles) -> Html | None:
         return None
     audit = (run.audit or {}).get("classes", {})
     head = ["class", "candidates", "threshold", "mined"]
-    head += ["right", "of all hidden", "wrong ones are mostly"] if audit else []
+    head += ["precision", "recall", "wrong boxes: mostly"] if audit else []
     rows = []
     for name, row in run.thresholds.items():
         delta = NONE if row["delta"] is None else f"{row['delta']:.3f}"
@@ -164,17 +164,17 @@ def _edits(run: RunFiles) -> Html | None:
     changes = ", ".join(f"{pool.get(key, 0):,} {key}" for key in ("removed", "added", "relabelled"))
     return aside(
         f"The pool was corrected by hand: {pool.get('boxes', 0):,} boxes, {changes}. Below is what "
-        "was mined."
+        "was mined, before these corrections."
     )
 
 
 def _legend(mined: Mined) -> Html:
     if mined.verdict is None:
-        return aside("The hidden objects are not annotated, so nobody knows which boxes are right.")
+        return aside("Hidden objects are not annotated, so it is not known which boxes are right.")
     kinds = mined.verdict.kind[mined.kept]
     known = [tag("li", f"{MARKS[k]} {KINDS[k][0]}") for k in KINDS if (kinds == k).any()]
     return join(
-        aside("By the annotations, which training does not see; wrong boxes are dashed:"),
+        aside("Judged by the annotations, which training never sees. Wrong boxes are dashed."),
         tag("ul", known, class_="legend"),
     )
 
@@ -187,14 +187,14 @@ def _class(run: RunFiles, pictures: RunPictures, mined: Mined, index: int, each:
     groups: list[tuple[str, Ints, int]] = []
     if len(pool) > 3 * each:
         middle = np.linspace(each, len(pool) - each, each, endpoint=False).astype(np.int64)
-        groups += [("The surest", pool[:each], 1)]
+        groups += [("Highest scores", pool[:each], 1)]
         groups += [("In between, evenly spaced", pool[middle], 0)]
-        groups += [("The least sure", pool[-each:], len(pool) - each + 1)]
+        groups += [("Lowest scores", pool[-each:], len(pool) - each + 1)]
     elif len(pool):
-        groups += [("All, from the surest to the least sure", pool, 1)]
+        groups += [("All, from the highest to the lowest score", pool, 1)]
     misses = left_out[: each if len(pool) else 2 * each]
     if len(misses):
-        why = "The nearest misses" if len(pool) else "Nothing was mined; the nearest misses"
+        why = "Near misses" if len(pool) else "Nothing was mined. Near misses"
         groups.append((f"{why}: the best candidates that were left out", misses, 1))
     elif not len(pool):
         parts.append(tag("p", "Nothing was mined, and there are no candidates."))

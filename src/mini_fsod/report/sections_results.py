@@ -21,9 +21,9 @@ STAGE_WORDS = {
     "tune": "after the last fine-tuning",
 }
 METRICS = {
-    "voc07": "as VOC 2007 has it",
-    "voc": "as VOC 2010 has it",
-    "coco": "as COCO has it",
+    "voc07": "VOC 2007 metric",
+    "voc": "VOC 2010 metric",
+    "coco": "COCO metric",
 }
 MANY_BASE = 12  # base classes, from which on they are folded
 
@@ -51,8 +51,8 @@ def headline(run: RunFiles, oracle: Oracle | None) -> Html:
     mined = run.figures.get("mine", {}).get("kept")
     if mined is not None:
         precision = run.figures["mine"].get("precision")
-        right = [] if precision is None else [f"{precision:.0%} right by the annotations"]
-        figures.append(_figure(f"{mined:,}", "boxes mined", right))
+        known = [] if precision is None else [f"precision {precision:.0%}, by the annotations"]
+        figures.append(_figure(f"{mined:,}", "boxes mined", known))
     seconds = sum(f.get("seconds") or 0 for f in run.figures.values())
     if seconds:
         figures.append(_figure(console.duration(seconds), "computing time", []))
@@ -84,13 +84,13 @@ def _state(run: RunFiles) -> str:
         word = "New classes" if len(novel) > 1 else "New class"
         parts.append(f"{word}: {listed}{k}.")
     if run.is_oracle:
-        parts.append("An oracle: it was trained on every hidden object, which no method knows.")
+        parts.append("Oracle: trained with the ground truth of all hidden objects, an upper bound.")
     if run.unfinished:
-        parts.append(f"Not finished: it stopped in the stage {run.unfinished}, or still runs.")
+        parts.append(f"Not finished: stopped in the stage {run.unfinished}, or still running.")
     if not run.stages:
         parts.append("No stage has begun.")
     elif run.last_scored is None and not run.unfinished:
-        parts.append("Nothing was scored: there is no test set.")
+        parts.append("There is no test set, so there is no AP.")
     return " ".join(parts)
 
 
@@ -106,9 +106,9 @@ def findings_section(run: RunFiles, findings: Sequence[Finding]) -> Html:
         more = console.count(len(listed) - SHOWN, "more finding")
         parts.append(details(more, rest, printed=True))
     how = aside(
-        "The most serious cause comes first. A setting is tried with ",
+        "The most serious cause comes first. To try a setting, type ",
         tag("code", f"mini run {run.folder} --set KEY=VALUE"),
-        "; stages that it does not concern are not computed again.",
+        "; stages that do not depend on it are reused.",
     )
     return section("doctor", "What to change first", *parts, how)
 
@@ -166,7 +166,7 @@ def results_section(run: RunFiles, oracle: Oracle | None) -> Html:
         rows += [row(name, name) for name in names]
     base_rows = [row(name, name) for name in base]
     images = figures[last]["images"]
-    caption = f"AP50 by stage, {METRICS.get(metric, metric)}, on {images:,} test pictures"
+    caption = f"AP50 by stage ({METRICS.get(metric, metric)}) on {images:,} test pictures"
     parts = [data_table(caption, head, rows)]
     if base_rows:
         of_base = data_table("AP50 of the base classes", head, base_rows)
@@ -183,13 +183,13 @@ def _explained(oracle: Oracle | None, interval: bool) -> Html:
     lines = []
     if oracle is not None:
         lines.append(
-            f"The oracle is the run {oracle.run}: the same training on every hidden object, "
-            "labelled by hand. Its AP is the mark in the bars."
+            f"The oracle is the run {oracle.run}, trained with the ground truth of all hidden "
+            "objects. The mark in each bar is its AP."
         )
     if interval:
         lines.append(
-            "The interval says how much the figure would vary with other test pictures. Other "
-            "shots and seeds vary it further."
+            "The interval shows how much the AP would vary with other test pictures. Other shots "
+            "and seeds add to that."
         )
     return join([aside(line) for line in lines])
 

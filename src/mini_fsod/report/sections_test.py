@@ -43,11 +43,11 @@ def operating_section(run: RunFiles, detected: Detected | None) -> Html | None:
     head = ["class", "threshold", "precision", "recall", "F1", "highest recall", "boxes"]
     parts: list[object] = [
         aside(
-            "Boxes with at least this score have the best F1 on the test set. It was chosen on the "
-            "same pictures, so expect a little less on others. Lower it to miss less, raise it to "
-            "be wrong less often. The highest recall is that of all boxes, at any score. ",
+            "The score threshold with the best F1 on the test set. It was chosen on the same "
+            "pictures, so expect slightly less on others. Lower it for recall, raise it for "
+            "precision. “Highest recall” counts all detections, at any score. ",
             tag("code", "mini predict --score"),
-            " sets one threshold for all classes, by default 0.5.",
+            " sets one threshold for all classes, 0.5 by default.",
         ),
         data_table("Suggested score threshold of each new class", head, rows),
     ]
@@ -83,11 +83,11 @@ def confusion_section(run: RunFiles) -> Html | None:
     table_of = errors["classes"]
     parts = [
         aside(
-            "At the thresholds above, boxes matched at IoU 0.5. A badly placed box overlaps an "
-            "object of its class by less."
+            "At the thresholds above, with boxes matched at IoU 0.5. A badly placed box is on an "
+            "object of its class, with a lower IoU."
         ),
         _confusions(
-            "What becomes of the objects of each new class",
+            "What the objects of each new class are detected as",
             [(name, table_of[name]["boxes"], _found(table_of[name])) for name in names],
             "boxes",
         ),
@@ -165,8 +165,8 @@ def pictures_section(pictures: RunPictures, detected: Detected | None, problem: 
     bad, good = shown[: len(worst)], shown[len(worst) :]
     parts: list[object] = [
         aside(
-            "Left the annotated boxes, right the detections above the thresholds. Blue is right, "
-            "dashed orange is missed or wrong; pale boxes are base classes."
+            "On the left the annotated boxes, on the right the detections above the thresholds. "
+            "Blue: correct. Dashed orange: missed or wrong. Pale: base classes."
         )
     ]
     parts.append(tag("h3", "Most errors"))
@@ -174,9 +174,9 @@ def pictures_section(pictures: RunPictures, detected: Detected | None, problem: 
     if len(bad) > OPEN_WORST:
         rest = tag("ul", bad[OPEN_WORST:], class_="pairs")
         parts.append(details(f"{len(bad) - OPEN_WORST} more", rest))
-    parts.append(tag("h3", "Every new object found"))
-    parts.append(tag("ul", good, class_="pairs") if good else tag("p", "In no picture."))
-    return section("pictures", "Test pictures beside the truth", *parts)
+    parts.append(tag("h3", "All new objects found"))
+    parts.append(tag("ul", good, class_="pairs") if good else tag("p", "No such picture."))
+    return section("pictures", "Test pictures and ground truth", *parts)
 
 
 def _pair(detected: Detected, image: int, truth: Html, found: Html) -> Html:

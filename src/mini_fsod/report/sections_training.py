@@ -1,4 +1,4 @@
-"""How the run was trained: losses and gauges, cost, configuration, command and versions."""
+"""How the run was trained: losses and other metrics, cost, configuration, command and versions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mini_fsod.report.charts import Series, lines
 from mini_fsod.report.html import NONE, Html, aside, data_table, details, section, tag
 from mini_fsod.report.run_files import RunFiles
 
-# Gauges of the stage `online`: title, and (name in the log, name in the chart)
+# Metrics of the stage `online`: title, and (name in the log, name in the chart)
 GAUGES = (
     (
         "Boxes per picture",
@@ -29,9 +29,10 @@ GAUGES = (
     ),
 )
 GAUGE_WORDS = (
-    "Agreement: share of the pool's boxes that the teacher finds too. Placement: their mean IoU. "
-    "Precision: of the boxes trained on, where the annotations tell. Confidence: the highest score "
-    "in a picture, near 0 when the teacher has collapsed. Mined share: of the loss."
+    "Agreement: share of the pool's boxes that the teacher finds too. Placement: mean IoU of these "
+    "pairs. Precision: of the mined boxes trained on, if hidden objects are annotated. Confidence: "
+    "the teacher's highest score in a picture; near 0 when it has collapsed. Mined share: the part "
+    "of the loss that comes from mined boxes."
 )
 
 
@@ -93,7 +94,7 @@ def cost_section(run: RunFiles) -> Html | None:
     parts: list[object] = [data_table("Time of each stage", head, rows)]
     device = run.results.get("device")
     words = f"Device: {device}. " if device else ""
-    words += "Stages that were found, not computed, show the time they once took."
+    words += "Reused stages show the time of their original computation."
     return section("cost", "Cost", aside(words), *parts)
 
 

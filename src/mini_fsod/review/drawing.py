@@ -34,8 +34,8 @@ class Drawing(Review):
 
     mode = "draw"
     order = (
-        "Order: random, so that the boxes come from unlike pictures. Draw boxes around whole "
-        "objects, large and typical; five of a class are a good beginning."
+        "Order: random, so that the boxes come from different pictures. Draw boxes around whole "
+        "objects, large and typical ones; five per class are a good start."
     )
 
     def __init__(

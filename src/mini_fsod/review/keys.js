@@ -5,15 +5,15 @@ const KEYS = [
   ["R", "reject: no such object is there", () => verdict("reject")],
   ["⇧A", "accept the rest of the page", acceptRest],
   ["E", "redraw the box, and accept it", redrawBox],
-  ["L", "it is another class; then its number", relabel],
+  ["L", "change the class: then press its number", relabel],
   ["D", "add a box that was missed", draw],
-  ["S", "decide later", skip],
+  ["S", "skip, decide later", skip],
   ["U", "undo", undo],
   ["N", "next class", nextClass],
   ["Z", "zoom out to the whole picture, and back", toggleWhole],
-  ["←", "the box before", () => at > 0 && show(at - 1)],
-  ["→", "the box after", () => at + 1 < page.items.length && show(at + 1)],
-  ["?", "these keys", () => byId("keys").showModal()],
+  ["←", "previous box", () => at > 0 && show(at - 1)],
+  ["→", "next box", () => at + 1 < page.items.length && show(at + 1)],
+  ["?", "show the keys", () => byId("keys").showModal()],
 ];
 const SAME_KEY = { Enter: "A", Delete: "R", x: "R", ArrowLeft: "←", ArrowRight: "→", " ": "Z" };
 

@@ -12,9 +12,9 @@ import numpy as np
 from mini_fsod.data.dataset import Bools, Floats
 
 SENTENCE = (
-    "Order: pages of one class. First comes the class with the fewest boxes that seem right, and "
-    "in it the boxes whose answer is most likely to change what is trained on: those next to the "
-    "threshold, mined or not, as your answers so far place it."
+    "Each page shows one class, usually the one with the fewest correct boxes so far. First come "
+    "the boxes where your answer is most likely to change the mined boxes: mined ones that are "
+    "probably wrong, and others that are probably right, judging by score and your answers so far."
 )
 STEPS = 10  # of Newton's method; 5 suffice
 SMALL = 1e-6  # a step that changes nothing

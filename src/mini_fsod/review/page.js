@@ -194,10 +194,10 @@ async function show(index) {
 }
 
 function showEnd() {
-  byId("question").textContent = drawing() ? "That was the last picture" : "Everything is decided";
+  byId("question").textContent = drawing() ? "That was the last picture" : "Nothing left to review";
   byId("empty").textContent = drawing()
     ? "Press Ctrl-C where mini review runs; the boxes are saved."
-    : `No box of ${page.class} is left to decide. Choose another class, or press Ctrl-C where mini `
+    : `No box of ${page.class} is left to review. Choose another class, or press Ctrl-C where mini `
       + "review runs and train on the result with mini run.";
   byId("about").textContent = "";
 }
@@ -255,7 +255,7 @@ function showStrip() {
         element("span", {}, score))));
   }));
   const open = page.items.filter((item) => item.state === "open").length;
-  byId("page-title").replaceChildren(drawing() ? "Pictures" : `Page of ${page.class ?? ""}`,
+  byId("page-title").replaceChildren(drawing() ? "Pictures" : `On this page: ${page.class ?? ""}`,
     element("span", {}, drawing() ? "" : ` · ${open} of ${page.items.length} open`));
   markCurrent();
 }
@@ -289,7 +289,7 @@ function showClasses() {
       : `${number(row.decided)} of ${number(row.mined)}`;
     const about = row.goal ? "boxes drawn"
       : `✓ ${number(row.accepted)}  ✕ ${number(row.rejected)}  · ${number(row.candidates)} `
-        + "further candidates";
+        + "more candidates";
     const choose = () => {
       if (drawing()) { page.class = row.name; showClasses(); redraw(); waitForBox(); return; }
       chosen = row.name;
@@ -304,7 +304,7 @@ function showClasses() {
   byId("classes").replaceChildren(...rows);
   const sum = (key) => overview.classes.reduce((total, row) => total + (row[key] ?? 0), 0);
   byId("total").textContent = drawing() ? `${sum("accepted")} ${sum("accepted") === 1 ? "box" : "boxes"} drawn`
-    : `${number(sum("decided"))} of ${number(sum("mined"))} mined boxes decided · `
+    : `${number(sum("decided"))} of ${number(sum("mined"))} mined boxes reviewed · `
       + `✓ ${number(sum("accepted"))} · ✕ ${number(sum("rejected"))}`;
 }
 

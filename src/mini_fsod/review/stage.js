@@ -59,8 +59,8 @@ function startEdit(box, done, waits = false) {
   edit = { box: box && [...box], done, waits, empty: !box };
   byId("frame").classList.add("editing");
   byId("editing").replaceChildren(
-    box ? "Drag a corner, an edge or the box, or draw a new one. " : "Drag over the object. ",
-    element("span", { class: "with-keys" }, "Arrows move the box, Shift with arrows resizes it. "),
+    box ? "Drag a corner, an edge or the box, or draw a new one. " : "Drag a box around the object. ",
+    element("span", { class: "with-keys" }, "Arrow keys move the box, with Shift they resize it. "),
     element("button", { type: "button", class: "small", onclick: finishEdit }, "Save ⏎"),
     element("button", { type: "button", class: "small", onclick: cancelEdit }, "Cancel Esc"),
   );

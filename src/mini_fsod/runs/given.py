@@ -96,8 +96,9 @@ def check_without_labels(config: Config, stages: Sequence[str]) -> None:
         )
     if "online" in stages and not config.online.uses_pool:
         raise UserError(
-            "Base labels are missing, so re-training needs what mining knows of base objects; "
-            "these keys leave mining out.",
+            "Base labels are missing, so re-training needs the base detections that mining stores, "
+            "but with these keys nothing is mined: online.oracle is true, or online.mingle.rpn, "
+            "online.mingle.rcnn and online.ignore_candidates are all false.",
             "Set online.oracle to false, and online.mingle.rcnn to true.",
         )
 

@@ -60,7 +60,10 @@ def refresh_pools(run: Path, mined: Path) -> None:
             if edited and (new is None or origin.get("result") not in (mined.name, None)):
                 other = _free_name(run, target.stem)
                 target.rename(other)
-                console.note(f"{name} was edited, but belongs to another mining: now {other.name}")
+                console.note(
+                    f"{name} was edited, but mining gives other boxes now: your edited file was "
+                    f"renamed to {other.name}"
+                )
                 edited = False
         if edited:
             since = origin.get("decisions", 0)

@@ -129,7 +129,7 @@ def _refuse_fewer_than(config: Shots, counts: Ints, novel: Sequence[str]) -> Non
     if short:
         raise UserError(
             f"{config.file}: fewer boxes than shots.k={config.k}: {', '.join(short)}.",
-            f"Add boxes, or set shots.k to {counts.min()}, the least of a class.",
+            f"Add boxes, or set shots.k to {counts.min()}, the fewest of any class.",
         )
 
 

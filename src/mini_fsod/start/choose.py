@@ -16,7 +16,7 @@ from mini_fsod.start.look import Found
 PRETRAINED = "torchvision:fasterrcnn_resnet50_fpn"
 COCO_CLASSES = (*COCO_BASE, *COCO_NOVEL)
 
-ENLARGED = 1.3  # pictures are not enlarged by more: there is nothing to see in them
+ENLARGED = 1.3  # pictures are not enlarged by more: that adds no detail
 STEP = 32  # pixels, in which sizes of views are counted
 LONG = 1.5625  # long side of views by their short side, as in the presets
 SMALLER = (0.75, 0.875, 1.0)  # short sides of views in training, by the one at test
@@ -60,7 +60,7 @@ def _data(found: Found) -> list[Choice]:
     chosen = [Choice("data.root", str(found.photos_path), photos + labels)]
     if found.pictures is not None:
         chosen.append(Choice("data.pictures", str(found.pictures), "where the photos are"))
-    return [*chosen, Choice("data.novel", list(found.novel), "to be learned from few boxes")]
+    return [*chosen, Choice("data.novel", list(found.novel), "new classes, learned from few boxes")]
 
 
 def _shots(found: Found) -> list[Choice]:
@@ -68,8 +68,9 @@ def _shots(found: Found) -> list[Choice]:
     least = min(counts.values())
     if found.boxes_path is None:
         k = min(least, 5)
-        return [Choice("shots.k", k, f"boxes of each class, drawn from the {least:,} or more")]
-    why = "all boxes of a class" if len(set(counts.values())) == 1 else "the least of a class"
+        return [Choice("shots.k", k, f"boxes per class, drawn from at least {least:,}")]
+    equal = len(set(counts.values())) == 1
+    why = "boxes per class in the file" if equal else "fewest boxes of any class"
     chosen = [
         Choice("shots.k", least, why),
         Choice("shots.file", str(found.boxes_path), "the boxes"),
@@ -92,7 +93,7 @@ def _base(found: Found, detector: Path | None) -> list[Choice]:
     known = {folded(name): name for name in COCO_CLASSES}
     shared = [known[folded(name)] for name in found.novel if folded(name) in known]
     if shared:
-        why = "that detector knows it: forgotten, and learned anew from the boxes"
+        why = "that detector knows it: forget it, and learn it anew from your boxes"
         chosen.append(Choice("base.drop", shared, why))
     return chosen
 
@@ -105,7 +106,7 @@ def _views(found: Found, preset: Mapping[str, Any]) -> list[Choice]:
     if test >= usual:
         return []
     short = sorted({_in_steps(test * part) for part in SMALLER})
-    why = f"the photos have {median:.0f} pixels: more would not show more"
+    why = f"the photos' short side is {median:.0f} px; enlarging them more adds no detail"
     return [
         Choice("views.short", short, why),
         Choice("views.long", _in_steps(test * LONG), ""),

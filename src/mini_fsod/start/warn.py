@@ -30,9 +30,11 @@ def warnings(found: Found, config: Config) -> list[str]:
     ]
     if not found.is_scored:
         lines.append(
-            "No test set, so nothing is scored: a few boxes cannot spare any. Look at the contact "
-            "sheets and at what `mini predict` draws. Photos reviewed later give figures: "
-            "`mini eval REVIEWED --detections FOUND`, with what `mini predict --json` prints."
+            "No test set, so no AP: a few boxes are too few to split. Look at the contact sheets "
+            "and at what `mini predict` draws. To get AP later, label some photos completely, run "
+            "`mini predict RUN THESE_PHOTOS --json > found.json`, then `mini eval LABELS "
+            "--detections found.json`. LABELS must have all classes of the detector; `mini run "
+            "--only-novel` makes one that knows the new classes alone."
         )
     return lines
 

@@ -1,7 +1,7 @@
 """The paper's figures from the results of a study: SVG and PNG, for light and dark pages.
 
 Each figure has the data of the finished cells; one that has none is not drawn. It needs matplotlib
-(`pip install mini-fsod[figures]`).
+(`pip install "mini-fsod[figures]"`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def draw_figures(folder: Path, content: Content, cells: Sequence[Cell]) -> list[
     except ImportError:
         raise UserError(
             "--figures needs matplotlib, which is not installed.",
-            "Type pip install mini-fsod[figures].",
+            'Run: pip install "mini-fsod[figures]"',
         ) from None
     written = []
     drawn = product(_results(folder, content, cells), FIGURES.items())

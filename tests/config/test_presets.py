@@ -76,7 +76,7 @@ def test_voc_320_trains_the_base_detector_by_time() -> None:
     config = resolve("voc-320")
     assert (config.base.iterations, config.base.minutes) == (None, 8)
     assert config.views.few_shot == (320, 368, 416, 464, 512)
-    assert (config.discriminator.short, config.discriminator.crop) == (320, None)
+    assert (config.discriminator.short, config.discriminator.crop) == (320, "file")
 
 
 @pytest.mark.parametrize("shots", [1, 5])

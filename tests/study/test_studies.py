@@ -4,12 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_fsod.config.load import resolve
 from mini_fsod.config.schema import STAGES
+from mini_fsod.detector.backbone import make_backbone
+from mini_fsod.detector.settings import BackboneSettings
+from mini_fsod.discriminator.load import DiscriminatorHeader, save_discriminator
 from mini_fsod.errors import UserError
+from mini_fsod.mining.scan import discriminator_of
 from mini_fsod.runs.identity import stages_of, static_keys
 from mini_fsod.study.known import STUDIES
 from mini_fsod.study.paper import TABLES, paper_numbers
@@ -266,3 +271,23 @@ def test_robustness_trains_a_base_detector_for_each_class() -> None:
     study = STUDIES["robustness"]
     keys = [static_keys(resolve(study.source, row.sets), row.last) for row in study.rows]
     assert len({each["base"] for each in keys}) == 5
+
+
+def test_discriminator_rows_compare_boxes_in_one_way(tmp_path: Path) -> None:
+    """Whatever the file of the row with MoCo says of crops; torchvision's weights say nothing."""
+    study, net = (
+        STUDIES["discriminator"],
+        make_backbone(BackboneSettings("resnet18-narrow", "group")),
+    )
+    weights = {"resnet50:IMAGENET1K_V1": None, "moco.safetensors": 32}
+    crops = {}
+    for row in study.rows[1:]:
+        config = resolve(study.source, row.sets)
+        name, path = config.discriminator.weights, tmp_path / f"{row.slug}.safetensors"
+        header = DiscriminatorHeader("resnet18-narrow", "group", weights[name], {})
+        save_discriminator(path, net, header)
+        given = resolve(study.source, [*row.sets, f"discriminator.weights={path}"])
+        found = discriminator_of(given, torch.device("cpu"))
+        assert found is not None
+        crops[name] = found.crop
+    assert crops == dict.fromkeys(weights)

@@ -100,7 +100,7 @@ def _note_unused_keys(config: Config) -> None:
     section = config.discriminator
     values = {name: getattr(section, name.split(".")[1]) for name in CROP_KEYS}
     values["mine.box_correction"] = config.mine.box_correction
-    unused = [name for name, value in values.items() if value]
+    unused = [name for name, value in values.items() if value not in (None, "file", 0, False)]
     if section.weights == "none" and unused:
         has = "this key has" if len(unused) == 1 else "these keys have"
         console.note(f"discriminator.weights is none, so {has} no effect: {', '.join(unused)}")

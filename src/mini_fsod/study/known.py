@@ -142,13 +142,14 @@ HYPER = (
     ),
 )
 
-# Appendix D. The file is what `mini pretrain VOCdevkit --subset trainval --minutes 25` writes; the
-# paper's discriminator was trained on ImageNet instead
-MOCO = "discriminator.weights=moco.safetensors"
+# Appendix D: the rows differ in the weights alone, so all pool features from whole pictures. The
+# file is what `mini pretrain VOCdevkit --subset trainval --whole --minutes 25` writes; the paper's
+# discriminator was trained on ImageNet instead
+MOCO = ("discriminator.weights=moco.safetensors", "discriminator.crop=null")
 DISCRIMINATOR = (
     Row("none", (*NO_TEACHER, NO_DISCRIMINATOR), "online", ("+Adaptive Thresholding",)),
     Row("supervised on ImageNet", NO_TEACHER, "online", ("ImageNet Pre-train",)),
-    Row("MoCo v2 on the training images", (*NO_TEACHER, MOCO), "online", ("MoCo v2",)),
+    Row("MoCo v2 on the training images", (*NO_TEACHER, *MOCO), "online", ("MoCo v2",)),
 )
 
 # Section 4.6: mining in images without annotations, beside the base images or instead of them
@@ -257,7 +258,7 @@ STUDIES = {
             shots=(1,),
             splits=(1,),
             about="The paper's Appendix D. First: mini pretrain VOCdevkit --subset trainval "
-            "--minutes 25 -o moco.safetensors",
+            "--whole --minutes 25 -o moco.safetensors",
         ),
         Study(
             "external",

@@ -78,6 +78,7 @@ class Training(Train):
     """Keys that each stage that trains has for itself."""
 
     reference_rate: ClassVar[float] = 0.02
+    cosine: ClassVar[bool] = False  # the rate falls along a cosine, not in the steps of `decay`
 
     # length of the training. Change it with the number of your images
     iterations: Count | None = 18_000

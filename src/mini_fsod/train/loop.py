@@ -136,7 +136,8 @@ def train(
             writer = stack.enter_context(StateWriter(folder))
             log = stack.enter_context(Log(folder, title, progress.step, progress.total))
         while progress.total is None or progress.step < progress.total:
-            settings = section.learning_rate, section.warm_up, section.decay
+            decay = None if section.cosine else section.decay
+            settings = section.learning_rate, section.warm_up, decay
             if limit is None:
                 rate = rate_at(progress.step, progress.total, *settings)
             else:

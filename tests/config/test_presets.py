@@ -68,6 +68,7 @@ def test_coco_has_the_schedule_of_the_paper() -> None:
     assert online.iterations == 160_000
     assert [round(160_000 * share) for share in online.decay] == [110_000, 145_000]
     assert (online.delta, config.mine.per_class, config.tune.part) == (0.8, 3_000, "head")
+    assert config.mine.extra_per_class == 2_000
     assert config.views.short == tuple(range(640, 801, 32))
     assert config.tune.learning_rate == 0.001
 

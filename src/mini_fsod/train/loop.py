@@ -27,6 +27,7 @@ from mini_fsod.train.distributed import (
     average_over_processes,
     broadcast_from_leader,
     largest_over_processes,
+    may_record,
     refuse_different_starts,
     refuse_unequal_parts,
 )
@@ -114,7 +115,8 @@ def train(
     if ema is not None and average is None:
         average = Average(model, device)
     reduce = average_over_processes if team.world > 1 else None
-    step = Step(losses, optimiser, device, bf16, section.clip, average, reduce)
+    recorded = may_record(team)
+    step = Step(losses, optimiser, device, bf16, section.clip, average, reduce, recorded)
     progress = _resume(feed, section, folder, model, optimiser, average)
     refuse_different_starts(progress.step, folder, team, device)
     if watch is not None:

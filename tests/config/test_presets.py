@@ -68,6 +68,7 @@ def test_coco_has_the_schedule_of_the_paper() -> None:
     assert online.iterations == 160_000
     assert [round(160_000 * share) for share in online.decay] == [110_000, 145_000]
     assert (online.delta, config.mine.per_class, config.tune.part) == (0.8, 3_000, "head")
+    assert config.mine.extra_per_class == 2_000
     assert config.views.short == tuple(range(640, 801, 32))
     assert config.tune.learning_rate == 0.001
 
@@ -76,7 +77,7 @@ def test_voc_320_trains_the_base_detector_by_time() -> None:
     config = resolve("voc-320")
     assert (config.base.iterations, config.base.minutes) == (None, 8)
     assert config.views.few_shot == (320, 368, 416, 464, 512)
-    assert (config.discriminator.short, config.discriminator.crop) == (320, None)
+    assert (config.discriminator.short, config.discriminator.crop) == (320, "file")
 
 
 @pytest.mark.parametrize("shots", [1, 5])

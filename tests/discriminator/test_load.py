@@ -119,7 +119,9 @@ def test_load_discriminator_reads_what_save_discriminator_wrote(
     wanted = Discriminator(LastMap(net), 128, 32, IMAGENET)
     wanted.to(memory_format=torch.channels_last)
     assert torch.equal(found.features(*inputs), wanted.features(*inputs))
-    assert load_discriminator(tmp_path / "crop.safetensors", CPU).crop == 32
+    cropping = tmp_path / "crop.safetensors"
+    assert load_discriminator(cropping, CPU).crop == 32
+    assert [load_discriminator(cropping, CPU, crop=crop).crop for crop in (None, 48)] == [None, 48]
 
 
 def test_load_discriminator_with_caffe_weights(inputs: Inputs) -> None:

@@ -82,6 +82,9 @@ def test_pretrain_writes_a_discriminator(photos: Path, tmp_path: Path) -> None:
     trained = pretrain(data, out, replace(QUICK, epochs=4), tmp_path / "cache", CPU)
     assert trained is not None
     assert trained.iterations == 20
+    rates = [line["rate"] for line in log.read_log(tmp_path / "own.run" / log.FILE)[1:]]
+    shares = [0.578217, 0.206107, 0.006156]  # of a cosine, in iterations 9, 14 and 19 of 20
+    assert rates == pytest.approx([QUICK.rate * share for share in shares], rel=1e-3)
     model = load_discriminator(out, CPU)
     assert (model.dimension, model.stride, model.crop) == (128, 32, 32)
     header = read_discriminator_header(out)

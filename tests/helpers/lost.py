@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
+from time import sleep
 from types import ModuleType
 from typing import Any
+
+import torch.distributed as dist
 
 from helpers import training as small
 from helpers.mining_run import mining_run
@@ -72,6 +78,34 @@ def start_two(work: Work, folder: Path, how: signal.Signals, seconds: float = 60
 def start_alone(folder: Path, seconds: float) -> Any:
     """The first of two processes, whose partner never comes."""
     return small.start(_alone, folder, seconds, small.free_port())
+
+
+def start_with_store(folder: Path, how: signal.Signals, seconds: float) -> tuple[Any, Any]:
+    """A process that only waits, and the one that holds the store, which gets the signal."""
+    port, (answer, ready) = small.free_port(), Pipe(duplex=False)
+    host = small.start(_hold_store, port, ready)
+    assert answer.recv()
+    member = small.start(_wait_in_heartbeat, folder, seconds, port, ready)
+    assert answer.recv()
+    os.kill(host.pid, how)
+    return member, host
+
+
+def _hold_store(port: int, ready: Connection) -> None:
+    store = dist.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
+    ready.send(True)
+    for n in count():  # the sign of life of process 0
+        store.set("mini/beat/0", f"{n} here")
+        sleep(0.1)
+
+
+def _wait_in_heartbeat(folder: Path, seconds: float, port: int, ready: Connection) -> None:
+    heartbeat.HANGS, heartbeat.EVERY = seconds, seconds / 5
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.dup2(os.open(folder / "1.txt", os.O_WRONLY | os.O_CREAT), 2)
+    with heartbeat.heartbeat(1, 2):
+        ready.send(True)
+        sleep(60)
 
 
 def _alone(folder: Path, seconds: float, port: int) -> None:

@@ -17,7 +17,7 @@ from helpers.tiny_run import MINED_FILES
 from helpers.tiny_segmenter import TINY, ColourSegmenter, write_segmenter
 from mini_fsod.errors import UserError
 from mini_fsod.mining import choose
-from mini_fsod.mining.choose import check_mining, few_mined_note, mine
+from mini_fsod.mining.choose import check_mining, mine
 from mini_fsod.mining.pairs import Pairs
 from mini_fsod.mining.scan import PAIRS
 from mini_fsod.segmenter import load
@@ -88,21 +88,6 @@ def test_mine_with_other_thresholds(shapes_data: Path, finished: Path, tmp_path:
     scaled = mine_again(shapes_data, tmp_path, finished, mine__tau=0.25)
     assert scaled["kept"] == before["kept"]  # tau only rescales
     assert threshold_of(tmp_path)["mean"] == pytest.approx(before["mean"] / 2)
-
-
-@pytest.mark.parametrize(
-    ("kept", "start"),
-    [
-        ({"bird": 19, "sofa": 10}, ""),
-        ({"bird": 19, "sofa": 4}, "few boxes were mined of sofa: "),
-        ({"bird": 0, "bus": 300, "sofa": 4}, "few boxes were mined of bird, sofa: "),
-        ({"bird": 0, "sofa": 0}, ""),
-    ],
-)
-def test_few_mined_note_names_classes_with_few_boxes(kept: dict[str, int], start: str) -> None:
-    note = few_mined_note(kept)
-    assert note.startswith(start)
-    assert bool(note) == bool(start)
 
 
 def test_mine_notes_classes_with_few_boxes(

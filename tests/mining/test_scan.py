@@ -49,6 +49,8 @@ def test_scan_returns_its_figures(shapes_data: Path, tmp_path: Path) -> None:
     pairs = Pairs.load(run.folder("scan") / PAIRS)
     assert figures == {"images": 8, "pairs": len(pairs)}
     assert pairs.files == run.data.mined.files
+    cropping = mining_run(shapes_data, tmp_path / "crops", discriminator__crop=32)
+    assert scan(cropping, cropping.folder("scan"))["crop"] == 32
 
 
 def test_scan_uses_the_configured_number_of_proposals(shapes_data: Path, tmp_path: Path) -> None:

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from helpers.pairs import random_pairs
 from mini_fsod.mining.candidates import Candidates, select_candidates
 from mini_fsod.mining.thresholds import (
+    Threshold,
     adaptive_threshold,
     at_least,
     choose_pool,
     count_by_mean_score,
+    few_mined_note,
     statistics,
 )
 
@@ -166,3 +168,41 @@ def test_choose_pool_does_not_depend_on_tau(pairs, tau: float, alpha: float, lim
     again, _ = choose_pool(scaled, ["bird", "bus"], alpha=alpha, per_class=limit)
     assert np.allclose(scaled.score, plain.score * tau**0.5)
     assert plain.take(kept).xywh.tolist() == scaled.take(again).xywh.tolist()
+
+
+@pytest.mark.parametrize(
+    ("kept", "start"),
+    [
+        ({"bird": 19, "sofa": 10}, ""),
+        ({"bird": 19, "sofa": 4}, "few boxes were mined of sofa: "),
+        ({"bird": 0, "bus": 300, "sofa": 4}, "few boxes were mined of bird, sofa: "),
+        ({"bird": 0, "sofa": 0}, ""),
+    ],
+)
+def test_few_mined_note_names_classes_with_few_boxes(kept: dict[str, int], start: str) -> None:
+    note = few_mined_note({name: chosen(number) for name, number in kept.items()})
+    assert note.startswith(start)
+    assert bool(note) == bool(start)
+
+
+def chosen(kept: int, candidates: int = 900, alpha: float | None = 1.5) -> Threshold:
+    return Threshold(0.5, 0.1, alpha, 300, 0.65, candidates, kept)
+
+
+@pytest.mark.parametrize(
+    ("row", "impossible"),
+    [
+        (chosen(0, candidates=1), False),
+        (chosen(0, candidates=2), True),
+        (chosen(0, candidates=3), True),
+        (chosen(0, candidates=4), False),
+        (chosen(0, candidates=3, alpha=1.4), False),
+        (chosen(0, candidates=3, alpha=None), False),  # one threshold for all
+        (chosen(1, candidates=3), False),  # by mine.mean_score
+    ],
+)
+def test_few_mined_note_says_where_no_candidate_can_be_kept(
+    row: Threshold, impossible: bool
+) -> None:
+    note = few_mined_note({"bird": chosen(19), "sofa": row})
+    assert ("Of sofa there are so few candidates" in note) == impossible

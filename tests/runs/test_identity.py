@@ -77,6 +77,8 @@ def changed(one: dict[str, str], other: dict[str, str]) -> set[str]:
         ({"mine__alpha": 2}, {"mine"}),
         ({"mine__segmenter": "mobile_sam.pt"}, {"mine"}),
         ({"transfer__calibration": "prototypes"}, {"mine"}),
+        ({"discriminator__crop": None}, {"scan", "mine"}),
+        ({"discriminator__crop": 224}, {"scan", "mine"}),
         ({"discriminator__whiten": True}, {"mine"}),
         ({"discriminator__refine": 9, "discriminator__compete": 0.5}, {"mine"}),
         ({"mine__drop_on_base": True}, {"mine", "online", "tune"}),

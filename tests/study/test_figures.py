@@ -81,6 +81,18 @@ def test_draw_figures_of_one_k_are_bars_with_their_values(tmp_path: Path) -> Non
     assert {"30.5", "41.5", "TFA", "MINI", "nAP50, K = 1", "the paper"} <= {*lines}
 
 
+def test_draw_figures_leaves_out_cells_that_are_not_finished_with_these_settings(
+    tmp_path: Path,
+) -> None:
+    study, plan = finished(tmp_path)
+    write_mined(tmp_path, plan)
+    cell = next(c for c in plan.cells if (c.row, c.shots) == ("MINI", 1))
+    (tmp_path / "cells" / cell.name / "cell.json").write_text('{"key": "of other settings"}')
+    drawn = draw(tmp_path, study, plan)["true-positives"].splitlines()
+    assert "K = 5" in drawn
+    assert "K = 1" not in drawn
+
+
 def test_draw_figures_of_mining(tmp_path: Path) -> None:
     study, plan = finished(tmp_path)
     write_mined(tmp_path, plan)

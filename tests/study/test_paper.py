@@ -18,9 +18,16 @@ STARTS = {
     ("tab:mingling", "RPN"): "cx",
     ("tab:mingling", "R-CNN"): "xc",
     ("tab:mingling", "RPN and R-CNN"): "cc",
-    ("tab:generalization-voc", "base set"): "cx",
-    ("tab:generalization-voc", "extra set"): "xc",
-    ("tab:generalization-voc", "base and extra set"): "cc",
+    **{
+        (f"tab:generalization-{data}", row): marks
+        for data in ("voc", "coco")
+        for row, marks in (
+            ("neither set", "xx"),
+            ("base set", "cx"),
+            ("extra set", "xc"),
+            ("base and extra set", "cc"),
+        )
+    },
 }
 # the block of tab:hyper that a row is in: below this head, in the left or the right half
 HYPER = {"alpha": (0, 0), "N": (3, 0), "delta": (0, 6), "beta": (3, 6)}
@@ -87,6 +94,8 @@ def test_paper_numbers_by_shots_and_split() -> None:
     assert paper_numbers("TFA Base", 1)[1][10] == {"nAP50": 58.4}
     assert paper_numbers("TFA Base", 2) == ("tab:component", {})
     assert paper_numbers("TFA Base", None) == ("tab:component", {})
+    assert paper_numbers("base and extra set", None)[1] == {10: {"nAP": 23.6}, 30: {"nAP": 29.3}}
+    assert paper_numbers("neither set", 1)[1][1] == {"nAP50": 41.9}
     assert paper_numbers("TFA without bus", 1)[1][1]["bus"] == 39.4
 
 

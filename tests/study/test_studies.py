@@ -4,16 +4,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_fsod.config.load import resolve
+from mini_fsod.config.presets import PLUS
 from mini_fsod.config.schema import STAGES
+from mini_fsod.detector.backbone import make_backbone
+from mini_fsod.detector.settings import BackboneSettings
+from mini_fsod.discriminator.load import DiscriminatorHeader, save_discriminator
 from mini_fsod.errors import UserError
+from mini_fsod.mining.scan import discriminator_of
 from mini_fsod.runs.identity import stages_of, static_keys
 from mini_fsod.study.known import STUDIES
 from mini_fsod.study.paper import TABLES, paper_numbers
 from mini_fsod.study.studies import choose_rows, narrow, parse_numbers
+from mini_fsod.study.tables import LOWER, UPPER
 
 
 @pytest.mark.parametrize(
@@ -217,6 +224,30 @@ def test_main_voc_plus_is_the_preset_voc_320_plus(shots: int) -> None:
     assert resolve("voc-320", row.sets, shots=shots) == resolve("voc-320-plus", shots=shots)
 
 
+@pytest.mark.parametrize("shots", [1, 5])
+def test_main_voc_plus_with_the_full_schedule_is_paper_with_what_helped(shots: int) -> None:
+    study = narrow(STUDIES["main-voc"], None, None, None, full=True)
+    row = study.rows[2]
+    found = flat(resolve(study.source, row.sets, shots=shots).model_dump())
+    paper, plus = (
+        flat(resolve(name, shots=shots).model_dump()) for name in ("paper", "voc-320-plus")
+    )
+    beyond = {*PLUS, "online.start"}
+    assert {key: value for key, value in found.items() if key not in beyond} == {
+        key: value for key, value in paper.items() if key not in beyond
+    }
+    assert {key: found[key] for key in beyond} == {key: plus[key] for key in beyond}
+    assert found["online.iterations"] == 18_000
+
+
+def test_main_voc_oracle_is_one_training_for_all_shots() -> None:
+    study = STUDIES["main-voc"]
+    row = next(row for row in study.rows if row.label == "oracle")
+    keys = [static_keys(resolve(study.source, row.sets, shots=k), row.last) for k in study.shots]
+    assert len({each["online"] for each in keys}) == 1
+    assert {LOWER, UPPER} <= {row.label for row in study.rows}  # the share of the gap is printed
+
+
 def test_main_coco_has_all_methods_of_the_table_of_the_paper() -> None:
     study = STUDIES["main-coco"]
     assert sorted(name for row in study.rows for name in row.paper) == sorted(
@@ -240,6 +271,7 @@ NO_TEACHER = {"online.teacher": False, "online.iou_branch": False}
         ("robustness", "MINI without sofa", {"data.leave_out": "sofa"}),
         ("external", "extra set", {"mine.extra_only": True}),
         ("external", "base set", {}),
+        ("external-coco", "base and extra set", {}),
     ],
 )
 def test_rows_change_only_what_they_name(
@@ -266,3 +298,23 @@ def test_robustness_trains_a_base_detector_for_each_class() -> None:
     study = STUDIES["robustness"]
     keys = [static_keys(resolve(study.source, row.sets), row.last) for row in study.rows]
     assert len({each["base"] for each in keys}) == 5
+
+
+def test_discriminator_rows_compare_boxes_in_one_way(tmp_path: Path) -> None:
+    """Whatever the file of the row with MoCo says of crops; torchvision's weights say nothing."""
+    study, net = (
+        STUDIES["discriminator"],
+        make_backbone(BackboneSettings("resnet18-narrow", "group")),
+    )
+    weights = {"resnet50:IMAGENET1K_V1": None, "moco.safetensors": 32}
+    crops = {}
+    for row in study.rows[1:]:
+        config = resolve(study.source, row.sets)
+        name, path = config.discriminator.weights, tmp_path / f"{row.slug}.safetensors"
+        header = DiscriminatorHeader("resnet18-narrow", "group", weights[name], {})
+        save_discriminator(path, net, header)
+        given = resolve(study.source, [*row.sets, f"discriminator.weights={path}"])
+        found = discriminator_of(given, torch.device("cpu"))
+        assert found is not None
+        crops[name] = found.crop
+    assert crops == dict.fromkeys(weights)

@@ -216,6 +216,8 @@ def check_collectives(own: Team, folder: Path) -> None:
     average_over_processes(values)
     torch.testing.assert_close(values, [torch.tensor([1.5, 3.0]), torch.full((2, 2), 0.5)])
     assert broadcast_from_leader(7 + own.rank, own, CPU) == 7
+    assert not distributed.may_record(own)  # this is gloo
+    assert distributed.may_record(Team())
     wait_for_all(own)
 
 
@@ -299,10 +301,33 @@ def test_team_refuses_missing_variables(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    ("device", "own"), [("cuda", "cuda:1"), ("cuda:0", "cuda:0"), ("cpu", "cpu")]
+    ("device", "gpus", "own", "backend"),
+    [
+        ("cuda", 2, "cuda:1", "nccl"),
+        ("cuda", 8, "cuda:1", "nccl"),
+        ("cuda", 1, "cuda:0", "gloo"),  # NCCL refuses two processes on one GPU
+        ("cuda:0", 8, "cuda:0", "gloo"),
+        ("cpu", 0, "cpu", "gloo"),
+    ],
 )
-def test_device_of_process_takes_one_gpu_each(
-    monkeypatch: pytest.MonkeyPatch, device: str, own: str
+def test_second_of_two_processes_takes_a_gpu_of_its_own_or_shares_it_over_gloo(
+    monkeypatch: pytest.MonkeyPatch, device: str, gpus: int, own: str, backend: str
 ) -> None:
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert distributed.device_of_process(torch.device(device)) == torch.device(own)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    given = torch.device(device)
+    assert distributed.device_of_process(given) == torch.device(own)
+    assert distributed.backend_for(given) == backend
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0"])
+def test_backend_for_one_process_on_each_machine_is_nccl(
+    monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for local in ("1", None):
+        monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+        if local:
+            monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
+        assert distributed.backend_for(torch.device(device)) == "nccl"

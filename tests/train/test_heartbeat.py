@@ -51,3 +51,16 @@ def test_hung_process_is_named_and_ends_the_run(work: lost.Work, folder: Path) -
     text = (folder / "0.txt").read_text()
     assert "Error Process 1 of 2 (on " in text
     assert "has given no sign of life for 5 seconds" in text
+
+
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
+def test_lost_machine_of_the_first_process_ends_the_others(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    """The store in which signs of life are given is on that machine."""
+    member, host = lost.start_with_store(tmp_path, how, seconds=3.0)
+    member.join(30)
+    host.kill()
+    assert member.exitcode == 2
+    text = (tmp_path / "1.txt").read_text()
+    assert "Error Process 0 of 2 (on 127.0.0.1) has given no sign of life for 3 seconds." in text

@@ -46,6 +46,13 @@ def test_rate_at_without_warm_up_and_decay() -> None:
     assert [rate_at(n, 9, 0.3, 0, ()) for n in (0, 8)] == [0.3, 0.3]
 
 
+def test_rate_at_along_a_cosine() -> None:
+    rates = [rate_at(n, 8, 0.2, 2, None) for n in range(8)]
+    shares = [0.5, 0.961940, 0.853553, 0.691342, 0.5, 0.308658, 0.146447, 0.038060]
+    assert rates == pytest.approx([0.2 * share for share in shares], rel=1e-4)
+    assert rate_at(7, None, 0.2, 2, None) == 0.2  # the end is not known yet
+
+
 @given(st.integers(1, 500), st.integers(0, 50), st.integers(0, 499))
 def test_rate_at_only_falls_after_the_warm_up(total: int, warm_up: int, step: int) -> None:
     now, then = (rate_at(n, total, 1.0, warm_up, THIRDS) for n in (step, step + 1))
@@ -92,6 +99,8 @@ def test_time_limit_at_a_constant_speed_is_a_number_of_iterations() -> None:
         for n in range(step, step + 50):
             at = limit.rate_at(n, 0.02, 4, THIRDS)
             assert at == pytest.approx(rate_at(n, limit.total, 0.02, 4, THIRDS))
+            smooth = limit.rate_at(n, 0.02, 4, None)
+            assert smooth == pytest.approx(rate_at(n, limit.total, 0.02, 4, None), abs=2e-4)
         looks.append(((step + 50) / 10, step + 50))
         limit.look(looks, 4)
     assert limit.share_at(600) == pytest.approx(1)

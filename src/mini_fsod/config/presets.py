@@ -52,6 +52,7 @@ COCO: Keys = {
     "base.decay": [0.772727, 0.909091],  # 85,000 and 100,000
     "base.warm_up": 1_000,
     "mine.per_class": 3_000,
+    "mine.extra_per_class": 2_000,
     "online.iterations": 160_000,
     "online.decay": [0.6875, 0.90625],  # 110,000 and 145,000
     "online.warm_up": 1_000,

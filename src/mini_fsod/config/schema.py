@@ -78,6 +78,7 @@ class Training(Train):
     """Keys that each stage that trains has for itself."""
 
     reference_rate: ClassVar[float] = 0.02
+    cosine: ClassVar[bool] = False  # the rate falls along a cosine, not in the steps of `decay`
 
     # length of the training. Change it with the number of your images
     iterations: Count | None = 18_000
@@ -166,8 +167,9 @@ class DiscriminatorSection(Section):
     # none, a file, or a name of torchvision or timm, as in resnet50:IMAGENET1K_V1
     weights: NameOrFile = "none"
     short: Count = 800  # short side of its input, before boxes are pooled or cut out
-    # resize each box to a square of so many pixels; null: pool its features from the whole picture
-    crop: Count | None = None
+    # resize each box to a square of so many pixels; null: pool its features from the whole picture;
+    # file: as a file of `mini pretrain` was trained for, else null
+    crop: Literal["file"] | Count | None = "file"
     # weights come from Caffe: BGR input, stride in the 1x1 convolutions. Change it for such a file
     caffe: bool = False
     whiten: bool = False  # whiten features of crops by the covariance within base classes

@@ -18,7 +18,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -65,7 +65,7 @@ class DiscriminatorHeader:
 
     backbone: str
     norm: Norm  # "group", or "frozen" for BatchNorm with the statistics of training
-    crop: int | None  # the default of `discriminator.crop`
+    crop: int | None  # of the boxes it was trained for: `discriminator.crop: file`
     about: About
 
 
@@ -74,28 +74,29 @@ def load_discriminator(
     device: torch.device,
     normalisation: Normalisation | None = None,
     stride_in_1x1: bool = False,
-    crop: int | None = None,
+    crop: int | Literal["file"] | None = "file",
 ) -> Discriminator:
     """The discriminator that a name or a file stands for (the spellings above), on the device.
 
     `normalisation` None: as the library's own weights want it, ImageNet's for ResNets. Caffe's
-    weights need `CAFFE` and `stride_in_1x1`. `crop`: boxes are cropped to this size (see
-    `Discriminator`); None: as a file of `mini pretrain` says, else not. Random number generators
-    of the caller keep their states.
+    weights need `CAFFE` and `stride_in_1x1`. `crop`: boxes are cropped to this size, None: they are
+    not (see `Discriminator`); "file": as a file of `mini pretrain` says, else not. Random number
+    generators of the caller keep their states.
     """
     name, weights = parse_source(source)
     settings = BackboneSettings(name or "", "frozen", stride_in_1x1)
     body: LastMap | _Tokens
+    file_crop: int | None = None
     with torch.random.fork_rng(devices=[]):  # new weights are drawn, then overwritten
         if name is not None and name not in (*RESNETS, NARROW):
             body = _timm_body(settings, weights)
         elif isinstance(weights, Path):
             settings, body, file_crop = _resnet_of(weights, settings)
-            crop = crop or file_crop
         else:
             body = LastMap(make_backbone(settings, weights))
     normalisation = normalisation or default_normalisation(settings.name)
-    found = Discriminator(body, body.dimension, body.stride, normalisation, crop)
+    used = file_crop if crop == "file" else crop
+    found = Discriminator(body, body.dimension, body.stride, normalisation, used)
     found.to(device)
     found.to(memory_format=torch.channels_last)
     return found

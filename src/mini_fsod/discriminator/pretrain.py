@@ -62,6 +62,10 @@ class Pretraining:
     save_seconds: float = 60.0
 
 
+class _CosineTraining(TimedTraining):
+    cosine = True
+
+
 # For a CPU: a thousand images in two minutes
 SMALL = Pretraining(backbone=NARROW, epochs=25, batch=64, size=64, rate=0.06)
 
@@ -90,12 +94,11 @@ def pretrain(
     if mode(out):
         _refuse_other(out, feed.identity, iterations)
         return None
-    section = TimedTraining(
+    section = _CosineTraining(
         iterations=iterations,
         minutes=how.minutes,
         batch=batch,
         rate=how.rate,
-        decay=(0.6, 0.8),  # MoCo v1's schedule: the training loop has steps, not v2's cosine
         save_seconds=how.save_seconds,
     )
     folder = out.with_suffix(".run")
@@ -156,7 +159,8 @@ def feed_of(pictures: Pictures, batch: int, how: Pretraining, device: torch.devi
     def names(n: int) -> list[str]:
         return [pictures.files[i] for i in schedule.plan(n).images.tolist()]
 
-    identity = (schedule.identity, pictures.files, how.backbone, how.rate, how.flip, crops)
+    training = how.backbone, how.rate, how.flip, crops, "cosine"
+    identity = (schedule.identity, pictures.files, *training)
     return Feed(batches, names, hashlib.sha256(repr(identity).encode()).hexdigest()[:16])
 
 

@@ -7,7 +7,6 @@ image is looked at again. It depends on the scan, on all keys of `mine`, and on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,13 +44,12 @@ from mini_fsod.mining.scan import (
     PAIRS,
     discriminator_of,
 )
-from mini_fsod.mining.thresholds import Threshold, choose_pool
+from mini_fsod.mining.thresholds import Threshold, choose_pool, few_mined_note
 from mini_fsod.mining.tighten import tighten
 from mini_fsod.runs.pool import EXTRA_POOL, mined_folder
 from mini_fsod.runs.run import Run
 from mini_fsod.segmenter.load import load_segmenter
 
-FEW = 10  # boxes of a class, found shots included, that hardly teach it
 CROP_KEYS = tuple(f"discriminator.{name}" for name in ("crop", "whiten", "refine", "compete"))
 
 
@@ -99,7 +97,7 @@ def _note_unused_keys(config: Config) -> None:
     section = config.discriminator
     values = {name: getattr(section, name.split(".")[1]) for name in CROP_KEYS}
     values["mine.box_correction"] = config.mine.box_correction
-    unused = [name for name, value in values.items() if value]
+    unused = [name for name, value in values.items() if value not in (None, "file", 0, False)]
     if section.weights == "none" and unused:
         has = "this key has" if len(unused) == 1 else "these keys have"
         console.note(f"discriminator.weights is none, so {has} no effect: {', '.join(unused)}")
@@ -190,7 +188,7 @@ def _choose(
     by_class = {name: row.kept for name, row in table.items()}
     counts = ", ".join(f"{name} {number:,}" for name, number in by_class.items())
     console.note(f"mined {figures['kept']:,} of {figures['candidates']:,} candidates: {counts}")
-    if line := few_mined_note(by_class):
+    if line := few_mined_note(table):
         console.note(line)
     verdict: Verdict | None = None
     truth = GroundTruth.of(data, run.data.shots, labels)
@@ -254,18 +252,3 @@ def _candidates_and_pool(
         found, labels.novel, fixed, section.alpha, per_class, section.mean_score, eligible
     )
     return found, kept, table
-
-
-def few_mined_note(kept: Mapping[str, int]) -> str:
-    """A note on classes with few mined boxes, by the number of each; empty if there are none, or
-    nothing at all was mined.
-    """
-    if not any(kept.values()):
-        return ""  # `runs/hopeless.py` says what to do
-    few = [name for name, number in kept.items() if number < FEW]
-    if not few:
-        return ""
-    return (
-        f"few boxes were mined of {', '.join(few)}: larger or more typical shots find more, a "
-        "lower mine.alpha or mine.threshold keeps more; see the contact sheets"
-    )

@@ -69,6 +69,8 @@ def scan(run: Run, folder: Path) -> dict[str, Any]:
         pairs = _pairs(run, data, detector, reference)
     _save(run, replace(pairs, files=data.files), folder / PAIRS)
     figures = {"images": 0 if section.extra_only else len(data), "pairs": len(pairs)}
+    if discriminator is not None and discriminator.crop is not None:
+        figures["crop"] = discriminator.crop
     if run.data.missing(data).any():
         finder = detector or to_device(load_detector(run, "base").detector, run.device)
         _save(run, find_base_objects(run, data, finder, run.team), folder / BASE_PAIRS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,6 +10,8 @@ import numpy as np
 
 from mini_fsod.data.dataset import Bools, Floats
 from mini_fsod.mining.candidates import Candidates
+
+FEW = 10  # boxes of a class, found shots included, that hardly teach it
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +114,31 @@ def choose_pool(
             kept=int(mask.sum()),
         )
     return kept, table
+
+
+def few_mined_note(table: Mapping[str, Threshold]) -> str:
+    """A note on classes with few mined boxes; empty if there are none, or nothing at all was mined.
+
+    Of n different scores none is more than sqrt(n - 1) deviations above their mean: with the
+    paper's alpha of 1.5, Eq. 5 keeps none of two or three.
+    """
+    few = [name for name, row in table.items() if row.kept < FEW]
+    if not few or not any(row.kept for row in table.values()):
+        return ""  # `runs/hopeless.py` says what to do where nothing was mined
+    note = (
+        f"few boxes were mined of {', '.join(few)}: larger or more typical shots find more, a "
+        "lower mine.alpha or mine.threshold keeps more; see the contact sheets"
+    )
+    beyond = [
+        name
+        for name in few
+        if (row := table[name]).alpha is not None
+        and not row.kept
+        and 1 < row.candidates < row.alpha**2 + 1
+    ]
+    if beyond:
+        note += (
+            f". Of {', '.join(beyond)} there are so few candidates that none can be "
+            "mine.alpha deviations above their mean"
+        )
+    return note

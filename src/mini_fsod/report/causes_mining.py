@@ -12,7 +12,7 @@ from typing import Any
 
 from mini_fsod import console
 from mini_fsod.config.schema import Config
-from mini_fsod.mining.choose import FEW
+from mini_fsod.mining.thresholds import FEW
 from mini_fsod.report.finding import BLOCKS, MAJOR, SOME, Finding, new_setting
 from mini_fsod.report.run_files import RunFiles
 

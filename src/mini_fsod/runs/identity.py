@@ -174,7 +174,7 @@ def _transfer(config: Config, content: Content) -> dict[str, Any]:
 
 
 def _scan(config: Config, content: Content) -> dict[str, Any]:
-    mine = config.mine
+    mine, crop = config.mine, config.discriminator.crop
     return {
         "data": content.data("mined"),
         "base": content.data("base"),
@@ -186,7 +186,9 @@ def _scan(config: Config, content: Content) -> dict[str, Any]:
         "mine": mine.model_dump(include={*SCAN_KEYS}, exclude={"extra", "detections"}),
         "discriminator": config.discriminator.model_dump(
             include={*DISCRIMINATOR_SCAN_KEYS}, exclude={"weights"}
-        ),
+        )
+        # as before null had another meaning than file, so that earlier results are found
+        | {"crop": "whole" if crop is None else None if crop == "file" else crop},
         "weights": content.file(config.discriminator.weights),
     }
 

@@ -96,8 +96,9 @@ def run(
     wanted = wanted_stages(config, first, last)
     results_store = results_store or out.parent / store.STORE
     check_folder(out, config, results_store)
-    device = device_of_process(torch_device(config.device))
-    with team(device) as together:
+    given = torch_device(config.device)
+    device = device_of_process(given)
+    with team(given) as together:
         console.err.quiet = not together.leads
         try:
             data = checked_data(config, device, wanted)

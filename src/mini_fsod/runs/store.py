@@ -91,6 +91,7 @@ class Figures(_Scores):  # type: ignore[misc]
     extra_images: Count = 0
     pairs: Count | None = None
     extra_pairs: Count = 0
+    crop: Count | None = None  # of the discriminator
     candidates: Count = 0
     kept: Count | None = None
     best_score: Finite | None = None

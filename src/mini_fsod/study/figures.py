@@ -15,11 +15,12 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mini_fsod.errors import UserError
-from mini_fsod.files import is_file, write_bytes
+from mini_fsod.files import write_bytes
 from mini_fsod.mining.pool_io import read_thresholds
 from mini_fsod.study.figure_pictures import draw_mined_examples, draw_teaser_pictures
 from mini_fsod.study.plan import Cell
 from mini_fsod.study.tables import Content
+from mini_fsod.study.worker import is_cell_finished
 from mini_fsod.train.log import FILE, read_log
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _results(folder: Path, content: Content, cells: Sequence[Cell]) -> list[_Res
     found = []
     for split in dict.fromkeys(cell.split for cell in cells):
         ours = [cell for cell in cells if cell.split == split and cell.seed == seed]
-        done = [cell for cell in ours if is_file(folder / "cells" / cell.name / "results.json")]
+        done = [cell for cell in ours if is_cell_finished(folder, cell)]
         entries = [entry for entry in content["summary"] if entry["split"] == split]
         found.append(_Results(folder, split, done, entries, content["figures"][0]))
     return found

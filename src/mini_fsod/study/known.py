@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mini_fsod.config.presets import VOC_320, VOC_320_PLUS
+from mini_fsod.config.presets import PLUS, VOC_320, VOC_320_PLUS
 from mini_fsod.labels import VOC_NOVEL
 from mini_fsod.study.paper import SHOTS, TABLES
 from mini_fsod.study.studies import Row, Study
@@ -84,7 +84,7 @@ SSOD = (
 )
 
 # Changes that the paper does not have, from its TFA to the oracle
-PLUS = (
+PLUS_PARTS = (
     Row("TFA", ("transfer.data=balanced", "transfer.boxes=new"), paper=("TFA Base",)),
     Row("TFA with all known boxes"),
     Row("offline mining", NO_TEACHER, "online", ("+SSL Co-Mining",)),
@@ -96,15 +96,17 @@ TFA = (Row("TFA", paper=("TFA Base", "TFA w/ cos")),)
 
 # What the paper compares itself with
 OTHERS = tuple(name for name in TABLES["tab:voc_main"].rows if name not in ("TFA w/ cos", "MINI"))
+# all of PLUS, also what VOC_320 has already: with --full the rows start from the preset paper
 BEYOND = tuple(
     f"{key}={str(value).lower() if isinstance(value, bool) else value}"
     for key, value in VOC_320_PLUS.items()
-    if VOC_320.get(key, "") != value
+    if key in PLUS or VOC_320.get(key, "") != value
 )
 MAIN_VOC = (
     Row("TFA", paper=("TFA w/ cos", *OTHERS)),
     Row("MINI", (), "tune", ("MINI",)),
     Row("MINI-plus", BEYOND, "online"),
+    Row("oracle", ORACLE, "online"),
 )
 MAIN_COCO = (Row("TFA", paper=("TFA w/ cos", *OTHERS)), Row("MINI", (), "tune", ("MINI",)))
 
@@ -119,40 +121,30 @@ MINERS = (
 )
 
 # Appendix C. alpha and N: offline mining alone; delta and beta: without the last fine-tuning
-HYPER = (
-    *(
-        Row(name, (*NO_TEACHER, f"mine.alpha={alpha}"), "online", (name,))
-        for alpha in ("0.0", "1.5", "3.0")
-        for name in [f"alpha={alpha}"]
-    ),
-    *(
-        Row(name, (*NO_TEACHER, f"mine.per_class={n}"), "online", (name,))
-        for n in (150, 300, 450)
-        for name in [f"N={n}"]
-    ),
-    *(
-        Row(name, (f"online.delta={delta}",), "online", (name,))
-        for delta in DELTAS
-        for name in [f"delta={delta}"]
-    ),
-    *(
-        Row(name, (f"online.iou_beta={beta}",), "online", (name,))
-        for beta in ("0.5", "1.0", "2.0")
-        for name in [f"beta={beta}"]
-    ),
+HYPER = tuple(
+    Row(f"{label}={value}", (*sets, f"{key}={value}"), "online", (f"{label}={value}",))
+    for sets, key, label, values in (
+        (NO_TEACHER, "mine.alpha", "alpha", ("0.0", "1.5", "3.0")),
+        (NO_TEACHER, "mine.per_class", "N", ("150", "300", "450")),
+        ((), "online.delta", "delta", DELTAS),
+        ((), "online.iou_beta", "beta", ("0.5", "1.0", "2.0")),
+    )
+    for value in values
 )
 
-# Appendix D. The file is what `mini pretrain VOCdevkit --subset trainval --minutes 25` writes; the
-# paper's discriminator was trained on ImageNet instead
-MOCO = "discriminator.weights=moco.safetensors"
+# Appendix D: the rows differ in the weights alone, so all pool features from whole pictures. The
+# file is what `mini pretrain VOCdevkit --subset trainval --whole --minutes 25` writes; the paper's
+# discriminator was trained on ImageNet instead
+MOCO = ("discriminator.weights=moco.safetensors", "discriminator.crop=null")
 DISCRIMINATOR = (
     Row("none", (*NO_TEACHER, NO_DISCRIMINATOR), "online", ("+Adaptive Thresholding",)),
     Row("supervised on ImageNet", NO_TEACHER, "online", ("ImageNet Pre-train",)),
-    Row("MoCo v2 on the training images", (*NO_TEACHER, MOCO), "online", ("MoCo v2",)),
+    Row("MoCo v2 on the training images", (*NO_TEACHER, *MOCO), "online", ("MoCo v2",)),
 )
 
-# Section 4.6: mining in images without annotations, beside the base images or instead of them
+# Section 4.4: mining in images without annotations, beside the base images or instead of them
 EXTERNAL = (
+    Row("TFA", ("mine.extra=null",), paper=("neither set",)),
     Row("base set", ("mine.extra=null",), "tune", ("base set",)),
     Row("extra set", ("mine.extra_only=true",), "tune", ("extra set",)),
     Row("base and extra set", (), "tune", ("base and extra set",)),
@@ -220,7 +212,7 @@ STUDIES = {
         Study(
             "plus",
             "voc-320-plus",
-            PLUS,
+            PLUS_PARTS,
             shots=(1, 5),
             splits=(1,),
             about="Beyond the paper: what each part of voc-320-plus brings.",
@@ -257,7 +249,7 @@ STUDIES = {
             shots=(1,),
             splits=(1,),
             about="The paper's Appendix D. First: mini pretrain VOCdevkit --subset trainval "
-            "--minutes 25 -o moco.safetensors",
+            "--whole --minutes 25 -o moco.safetensors",
         ),
         Study(
             "external",
@@ -267,6 +259,15 @@ STUDIES = {
             splits=(1,),
             sets=("mine.extra=unlabelled",),
             about="Mining in other images: --set mine.extra=FOLDER names them.",
+        ),
+        Study(
+            "external-coco",
+            "coco",
+            EXTERNAL,
+            (10, 30),
+            sets=("mine.extra=unlabelled",),
+            figures=("nAP", "bAP"),
+            about="The same on COCO: --set mine.extra=FOLDER names images such as Objects365's.",
         ),
     )
 }

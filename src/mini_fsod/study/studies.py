@@ -9,6 +9,7 @@ from mini_fsod.errors import UserError
 
 MOST_NUMBERS = 1000  # per option: a typing error should not plan a million runs
 FULL_SCHEDULE = {"voc-320": "paper"}  # presets, and what --full takes instead
+SHORT_SCHEDULE = "online.iterations=auto"  # in rows: left out with --full
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,11 @@ def narrow(
                 f"--full: {study.source}, which study {study.name} uses, has no full schedule.",
                 "Leave --full out.",
             )
-        study = replace(study, source=FULL_SCHEDULE[study.source])
+        rows = tuple(
+            replace(row, sets=tuple(text for text in row.sets if text != SHORT_SCHEDULE))
+            for row in study.rows
+        )
+        study = replace(study, source=FULL_SCHEDULE[study.source], rows=rows)
     return replace(
         study,
         splits=study.splits if splits is None else parse_numbers(splits, "--split", least=1),

@@ -52,7 +52,10 @@ ALONE = Team()
 
 @contextmanager
 def team(device: torch.device) -> Iterator[Team]:
-    """Joins the processes that torchrun started, on one or more machines; alone without it."""
+    """Joins the processes that torchrun started, on one or more machines; alone without it.
+
+    `device` is the one that the run was given: see `device_of_process`.
+    """
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         yield Team()
         return
@@ -62,10 +65,10 @@ def team(device: torch.device) -> Iterator[Team]:
             "Start with torchrun, or unset WORLD_SIZE.",
         )
     if device.type == "cuda":
-        torch.cuda.set_device(device)
+        torch.cuda.set_device(device_of_process(device))
     try:
         with _ended_if_late():
-            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
+            dist.init_process_group(backend_for(device), timeout=TIMEOUT)
         own = Team(dist.get_rank(), dist.get_world_size())
         try:
             with heartbeat(own.rank, own.world):
@@ -107,10 +110,28 @@ def _ended_if_late() -> Iterator[None]:
 
 
 def device_of_process(device: torch.device) -> torch.device:
-    """The GPU of this process, where torchrun started one process per GPU."""
+    """The GPU of this process, where torchrun started one process per GPU; more take turns."""
     if device.type == "cuda" and device.index is None and "LOCAL_RANK" in os.environ:
-        return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        rank, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        return torch.device("cuda", rank % gpus if gpus else rank)
     return device
+
+
+def backend_for(device: torch.device) -> str:
+    """What the processes of a run on `device`, as it was given, talk through: NCCL, which refuses
+    two processes on one GPU, or gloo.
+    """
+    if device.type != "cuda":
+        return "gloo"
+    gpus = torch.cuda.device_count() if device.index is None else 1
+    return "gloo" if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > gpus else "nccl"
+
+
+def may_record(team: Team) -> bool:
+    """Whether training steps may be recorded (`Captured`). Not with gloo: its threads copy
+    gradients through the host, which must not happen while CUDA records.
+    """
+    return team.world == 1 or dist.get_backend() != "gloo"
 
 
 def average_over_processes(tensors: Sequence[Tensor]) -> None:

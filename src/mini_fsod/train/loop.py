@@ -27,6 +27,7 @@ from mini_fsod.train.distributed import (
     average_over_processes,
     broadcast_from_leader,
     largest_over_processes,
+    may_record,
     refuse_different_starts,
     refuse_unequal_parts,
 )
@@ -114,7 +115,8 @@ def train(
     if ema is not None and average is None:
         average = Average(model, device)
     reduce = average_over_processes if team.world > 1 else None
-    step = Step(losses, optimiser, device, bf16, section.clip, average, reduce)
+    recorded = may_record(team)
+    step = Step(losses, optimiser, device, bf16, section.clip, average, reduce, recorded)
     progress = _resume(feed, section, folder, model, optimiser, average)
     refuse_different_starts(progress.step, folder, team, device)
     if watch is not None:
@@ -136,7 +138,8 @@ def train(
             writer = stack.enter_context(StateWriter(folder))
             log = stack.enter_context(Log(folder, title, progress.step, progress.total))
         while progress.total is None or progress.step < progress.total:
-            settings = section.learning_rate, section.warm_up, section.decay
+            decay = None if section.cosine else section.decay
+            settings = section.learning_rate, section.warm_up, decay
             if limit is None:
                 rate = rate_at(progress.step, progress.total, *settings)
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,18 +15,23 @@ ESTIMATE_SECONDS = 20.0
 LEAST_LOOKS = 4  # at the clock, before a fit is replaced
 
 Look = tuple[float, int]  # seconds of training, and iterations done by then
+Decay = Sequence[float] | None  # shares of the run after each of which the rate is a tenth; None:
+# it falls along half a cosine, to zero
 
 
-def rate_at(
-    step: int, total: int | None, rate: float, warm_up: int, decay: Sequence[float]
-) -> float:
-    """The learning rate of iteration `step`, from 0: linear warm-up, then a tenth after each share
-    of the run in `decay`. While `total` is None, the end is not known and the rate does not fall.
+def rate_at(step: int, total: int | None, rate: float, warm_up: int, decay: Decay) -> float:
+    """The learning rate of iteration `step`, from 0: linear warm-up, then the fall. While `total`
+    is None, the end is not known and the rate does not fall.
 
     The warm-up takes at most a third of the run, or a short run would end before it learns.
     """
-    passed = 0 if total is None else sum(step >= round(share * total) for share in decay)
-    return _rate(step, rate, _shortened(warm_up, total), passed)
+    if total is None:
+        left = 1.0
+    elif decay is None:
+        left = _cosine(step / total)
+    else:
+        left = float(0.1 ** sum(step >= round(share * total) for share in decay))
+    return _rate(step, rate, _shortened(warm_up, total), left)
 
 
 @dataclass(slots=True)
@@ -66,19 +72,24 @@ class TimeLimit:
         left = max(self.total - self.step, 1)
         return min(self.share + (1 - self.share) * (step - self.step) / left, 1.0)
 
-    def rate_at(self, step: int, rate: float, warm_up: int, decay: Sequence[float]) -> float:
+    def rate_at(self, step: int, rate: float, warm_up: int, decay: Decay) -> float:
         """The learning rate of iteration `step`, as the function of this name has it."""
-        passed = sum(self.share_at(step + 0.5) > share for share in decay)
-        return _rate(step, rate, warm_up if self.warm_up is None else self.warm_up, passed)
+        done = self.share_at(step + 0.5)
+        left = _cosine(done) if decay is None else float(0.1 ** sum(done > s for s in decay))
+        return _rate(step, rate, warm_up if self.warm_up is None else self.warm_up, left)
 
 
 def _shortened(warm_up: int, total: int | None) -> int:
     return warm_up if total is None else min(warm_up, total // 3)
 
 
-def _rate(step: int, rate: float, warm_up: int, passed: int) -> float:
+def _cosine(done: float) -> float:
+    return (1 + math.cos(math.pi * done)) / 2
+
+
+def _rate(step: int, rate: float, warm_up: int, left: float) -> float:
     warm = min(1.0, (step + 1) / warm_up) if warm_up else 1.0
-    return rate * warm * float(0.1**passed)
+    return rate * warm * left
 
 
 def can_estimate(minutes: float, seconds: float) -> bool:

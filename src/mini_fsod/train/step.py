@@ -36,7 +36,8 @@ class Step:
 
     Values whose name does not start with `loss` are gauges: logged, not trained on.
 
-    On CUDA the step is recorded for every shape of its inputs and replayed (`Captured`). Therefore
+    On CUDA the step is recorded for every shape of its inputs and replayed (`Captured`), unless
+    `recorded` is false. Therefore
     the learning rate and the EMA decay must be tensors on the device: a number would be frozen into
     the recording. The gradients of a batch in several parts (accumulation) are averaged; with
     several processes, `reduce` averages the gradients over them.
@@ -51,14 +52,16 @@ class Step:
         clip: float | None = None,
         average: Average[Any] | None = None,
         reduce: Callable[[Sequence[Tensor]], None] | None = None,
+        recorded: bool = True,
     ) -> None:
         self._losses, self._optimiser = losses, optimiser
         self._device, self._bf16, self._clip = device, bf16, clip
         self._average, self._reduce = average, reduce
         self._parameters = [p for group in optimiser.param_groups for p in group["params"]]
-        self._step = Captured(self._full_step, device)
-        self._accumulate = Captured(self._gradients, device)
-        self._apply = Captured(self._update, device)
+        where = device if recorded else torch.device("cpu")  # off CUDA, `Captured` simply calls
+        self._step = Captured(self._full_step, where)
+        self._accumulate = Captured(self._gradients, where)
+        self._apply = Captured(self._update, where)
         self.names: tuple[str, ...] = ()
 
     def __call__(self, parts: Sequence[Inputs]) -> Tensor:

@@ -170,7 +170,7 @@ def _edits(run: RunFiles) -> Html | None:
 
 def _legend(mined: Mined) -> Html:
     if mined.verdict is None:
-        return aside("The hidden objects are not annotated, so nobody knows which boxes are right.")
+        return aside(mined.why_not)
     kinds = mined.verdict.kind[mined.kept]
     known = [tag("li", f"{MARKS[k]} {KINDS[k][0]}") for k in KINDS if (kinds == k).any()]
     return join(

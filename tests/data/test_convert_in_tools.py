@@ -1,7 +1,8 @@
 """What `mini convert` writes, read by the tools' own code, where it is installed.
 
 pip install datumaro label-studio-sdk fiftyone. FiftyOne needs a MongoDB, too: where it brings none,
-FIFTYONE_DATABASE_URI names one. None of them is a dependency: what was tried last is in docs/file-formats.md.
+FIFTYONE_DATABASE_URI names one. None of them is a dependency: what was tried last is in
+docs/file-formats.md.
 """
 
 from __future__ import annotations
@@ -39,9 +40,7 @@ def data(tmp_path: Path, request: pytest.FixtureRequest) -> Dataset:
 def rows(data: Dataset) -> list[tuple[Any, ...]]:
     """Comparable boxes: file, class, box, score."""
     boxes = data.boxes
-    columns = zip(
-        boxes.image.tolist(), boxes.label.tolist(), boxes.xywh, boxes.score, strict=True
-    )
+    columns = zip(boxes.image.tolist(), boxes.label.tolist(), boxes.xywh, boxes.score, strict=True)
     return sorted(
         (Path(data.files[i]).stem, data.classes[k], *np.round(box, 1).tolist(), shown(score))
         for i, k, box, score in columns

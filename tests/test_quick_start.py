@@ -1,7 +1,8 @@
-"""The commands of the quick start and the README, and the cells of the notebook, run as shown.
+"""The commands of the quick start, the README, docs/own-photos.md and docs/deploy.md, and the cells
+of the notebook, run as shown.
 
 What is tiny here: the data, the detectors and the number of iterations. Pages of `mini review` end
-at once. Other shell blocks are parsed in test_documents.py.
+at once. Those of other pages are parsed in test_documents.py.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOK = ROOT / "docs" / "quick-start.ipynb"
 MOST_NOTEBOOK_BYTES = 500_000
 # Commands that need more than tiny data, by their first words; the pages say what they need.
-NOT_RUN = ("mini study", "mini --version")
+NOT_RUN = ("mini study", "mini --version", "mini mine runs/photos --set mine.segmenter")
 SHORT = (
     *("base.iterations=2", "transfer.iterations=2", "online.iterations=2", "tune.iterations=2"),
     *("mine.min_score=0.001", "data.test_most=8", "views.test=96"),
@@ -80,11 +81,15 @@ def commands(page: str) -> list[str]:
     text = (ROOT / page).read_text(encoding="utf-8")
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     lines = [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()]
-    return [line for line in lines if line.startswith("mini ") and not line.startswith(NOT_RUN)]
+    run = [line for line in lines if line.startswith(("mini ", "cp "))]
+    return [line for line in run if not line.startswith(NOT_RUN)]
 
 
 def run_line(line: str, mini: Callable[..., tuple[int, str, str]]) -> str:
     words = [*shlex.split(line)[1:], *SMALLER_DATA.get(line, ())]
+    if line.startswith("cp "):
+        shutil.copy(*words)
+        return ""
     if words[0] == "init":
         words.append("--no-estimate")  # it measures the machine for half a minute
     code, out, err = mini(*words)
@@ -108,6 +113,50 @@ def test_commands_of_the_quick_start_and_the_readme_run(home: Path, mini: Any) -
     ):
         assert (home / file).exists(), file
     assert len(list((home / "found").iterdir())) == 2
+
+
+def add_to_pool(home: Path) -> None:
+    """The shots' boxes: so short a run mines none."""
+    path = home / "runs" / "photos" / "pool.json"
+    drawn, pool = json.loads((home / "five.json").read_text()), json.loads(path.read_text())
+    scored = [box | {"score": 0.9 - n / 10} for n, box in enumerate(drawn["annotations"])]
+    categories = {key: drawn[key] for key in ("images", "categories")}
+    path.write_text(json.dumps(pool | categories | {"annotations": scored}))
+
+
+def export_of_label_studio(tasks: Path, out: Path) -> int:
+    """As a person leaves them who accepts all predicted boxes but the last; the number of boxes."""
+    content = json.loads(tasks.read_text())
+    predicted = [task for task in content if task.get("predictions")]
+    for task in predicted:
+        (prediction,) = task.pop("predictions")
+        task["annotations"] = [{"result": prediction["result"]}]
+    predicted[-1]["annotations"][0]["result"].pop()
+    out.write_text(json.dumps(content))
+    return sum(len(task["annotations"][0]["result"]) for task in predicted)
+
+
+@pytest.mark.slow
+def test_commands_of_the_page_on_own_photos_run(home: Path, mini: Any) -> None:
+    """And those on deploying, with the detector of that run."""
+    nut = (home / "five.json").read_text().replace('"bolt"', '"nut"')
+    (home / "nut.json").write_text(nut)
+    lines = commands("docs/own-photos.md")
+    assert len(lines) > 7
+    for line in dict.fromkeys(lines):
+        if line.startswith("mini convert runs/photos/pool.json"):
+            add_to_pool(home)
+        run_line(line, mini)
+        if line.startswith("mini convert runs/photos/pool.json"):
+            number = export_of_label_studio(home / "tasks.json", home / "exported.json")
+    corrected = json.loads((home / "corrected.json").read_text())
+    assert len(corrected["annotations"]) == number > 0
+    pool = json.loads((home / "runs" / "photos" / "results.json").read_text())["pool"]
+    assert (pool["edited"], pool["boxes"]) == (True, number)
+    (home / "runs" / "bolts").symlink_to("photos")
+    for line in commands("docs/deploy.md"):
+        run_line(line, mini)
+    assert len(list((home / "drawn").iterdir())) > 1
 
 
 def cells() -> list[str]:

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from helpers import tiny
 from helpers.tiny_detector import LABELS, tiny_detector, write_photos
 from mini_fsod import checkpoint
@@ -33,3 +35,21 @@ def test_convert_refuses_an_unknown_format(tmp_path: Path, mini: Any) -> None:
     code, _, err = mini("convert", tmp_path / "data", tmp_path / "out", "--to", "labelstudio")
     assert code == 2
     assert 'Did you mean "label-studio"?' in err
+
+
+@pytest.mark.parametrize("to", ["label-studio", "fiftyone", "yolo", "coco"])
+def test_convert_says_that_the_pictures_are_not_there(tmp_path: Path, mini: Any, to: str) -> None:
+    tiny.write_coco(tmp_path / "data")
+    (file,) = (tmp_path / "data").rglob("*.json")
+    alone = tmp_path / "elsewhere" / "some.json"
+    alone.parent.mkdir()
+    alone.write_bytes(file.read_bytes())
+    suffix = ".json" if to in ("label-studio", "coco") else ""
+    code, _, err = mini("convert", alone, tmp_path / f"out{suffix}", "--to", to)
+    assert code == 0, err
+    said = "name the folder of the images with --root" in " ".join(err.split())
+    assert said == (to != "coco")  # which names pictures by any folder's name
+    words = ["--to", to, "--root", tmp_path / "data"]
+    code, _, err = mini("convert", alone, tmp_path / f"with-root{suffix}", *words)
+    assert code == 0, err
+    assert "--root" not in err

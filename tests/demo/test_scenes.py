@@ -22,7 +22,7 @@ pytest.importorskip("sklearn", reason="the demo extra is not installed")
 pytest.importorskip("skimage", reason="the demo extra is not installed")
 
 PARTS = ("train", "shots", "test")
-TINY = 0.012  # 12 train scenes, 2 shots scenes, 3 test scenes
+TINY = 0.012  # 12 train scenes, 3 test scenes, and as many shots scenes as there are always
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def read(out: Path, part: str) -> dict[str, Any]:
 
 def test_write_demo_data_writes_consistent_files(tiny: Path) -> None:
     known: set[int] = set()
-    for part, count in zip(PARTS, (12, 2, 3), strict=True):
+    for part, count in zip(PARTS, (12, 50, 3), strict=True):
         coco = read(tiny, part)
         assert [c["name"] for c in coco["categories"]] == list(CLASSES)
         assert [c["id"] for c in coco["categories"]] == list(range(1, 11))
@@ -104,6 +104,32 @@ def test_write_demo_data_draws_the_same_scenes_at_any_scale(tiny: Path, tmp_path
     for image in few["images"]:
         name = image["file_name"]
         assert (tmp_path / "smaller" / name).read_bytes() == (tiny / name).read_bytes()
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_write_demo_data_has_five_shots_of_each_class_at_any_scale(
+    tmp_path: Path, seed: int
+) -> None:
+    write_demo_data(tmp_path / "set", 0.001, seed)
+    boxes = [box["category_id"] for box in read(tmp_path / "set", "shots")["annotations"]]
+    assert np.bincount(boxes)[1:].min() >= 5
+
+
+def test_write_demo_data_has_the_recorded_number_of_pictures_at_scale_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is drawn in them is recorded above."""
+    counts: dict[str, int] = {}
+
+    def none(folder: Path, part: str, count: int, seed: int) -> list[Any]:
+        counts[part] = count
+        return []
+
+    monkeypatch.setattr("mini_fsod.demo.scenes._write_pictures", none)
+    write_demo_data(tmp_path / "set")
+    assert counts == {"train": 1000, "shots": 150, "test": 250}
+    info = read(tmp_path / "set", "train")["info"]
+    assert info["fingerprint"] == "f3a6f4310a154342"
 
 
 @pytest.mark.slow
@@ -175,8 +201,8 @@ def test_write_demo_data_keeps_an_existing_set(tiny: Path) -> None:
 def test_write_demo_data_fills_an_empty_folder_and_reports_progress(tmp_path: Path) -> None:
     steps: list[tuple[int, int]] = []
     assert write_demo_data(tmp_path, 0.001, progress=lambda *step: steps.append(step)) is True
-    assert steps == [(1, 3), (2, 3), (3, 3)]
-    assert len(list(tmp_path.glob("*/*.jpg"))) == 3
+    assert steps == [(n, 52) for n in range(1, 53)]
+    assert len(list(tmp_path.glob("*/*.jpg"))) == 52
 
 
 def a_file(out: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mini_fsod.export.compare import compare
+from mini_fsod.export.compare import OWN_REDUCTION, compare
 from mini_fsod.predict.prediction import Prediction
 
 
@@ -59,3 +59,14 @@ def test_comparison_allows_one_of_a_hundred() -> None:
     assert compare([first], [found(*rows[:99])], 0.05, 1000).equal
     assert not compare([first], [found(*rows[:98])], 0.05, 1000).equal
     assert compare([found()], [found()], 0.05, 100).equal
+
+
+def test_comparison_where_the_file_reduces_allows_five_of_a_hundred() -> None:
+    first = found(*((20.0 * n, 0.9, 0) for n in range(100)))
+    second = found(*((20.0 * n + 0.9, 0.892, 0) for n in range(100)))
+    assert not compare([first], [second], 0.05, 1000).equal
+    result = compare([first], [second], 0.05, 1000, OWN_REDUCTION)
+    assert (result.lone, result.equal) == (0, True)
+    rows = [(20.0 * n, 0.9, 0) for n in range(100)]
+    assert compare([first], [found(*rows[:95])], 0.05, 1000, OWN_REDUCTION).equal
+    assert not compare([first], [found(*rows[:94])], 0.05, 1000, OWN_REDUCTION).equal

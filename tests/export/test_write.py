@@ -15,7 +15,8 @@ from mini_fsod import __version__, checkpoint
 from mini_fsod.errors import UserError
 from mini_fsod.export import write
 from mini_fsod.export.graph import DetectorGraph
-from mini_fsod.export.write import made_pictures, to_onnx, write_onnx
+from mini_fsod.export.resize import resized_canvas
+from mini_fsod.export.write import larger_than_view, made_pictures, to_onnx, write_onnx
 from mini_fsod.predict.onnx_model import OnnxModel
 from mini_fsod.predict.torch_model import TorchModel
 
@@ -50,10 +51,11 @@ def test_onnx_file_describes_itself(tiny_onnx: bytes) -> None:
 
 def test_write_onnx_compares_and_writes(tmp_path: Path, tiny_model: TorchModel) -> None:
     result = write_onnx(tmp_path / "a" / "tiny.onnx", tiny_model, made_pictures())
-    assert result.equal
-    assert result.pictures == 4
-    assert result.detections == 80
-    assert result.lone == 0
+    for one in (result.same_pixels, result.own_reduction):
+        assert one.equal
+        assert one.pictures == 4
+        assert one.detections == 80
+        assert one.lone == 0
     assert tiny_model.detector.settings.test.score_cut == 0.05  # as before
     model = OnnxModel.read(tmp_path / "a" / "tiny.onnx")
     assert model.score_threshold == 0.05
@@ -77,6 +79,41 @@ def test_write_onnx_refuses_a_file_that_finds_something_else(
     assert target.read_bytes() == b"before"
 
 
+def black_where_reduced(images: torch.Tensor, scaled: Any, canvas: Any) -> torch.Tensor:
+    large = torch._shape_as_tensor(images)[1] > scaled[0]
+    return resized_canvas(images * (1 - large.to(images.dtype)), scaled, canvas)
+
+
+def without_a_filter(images: torch.Tensor, scaled: Any, canvas: Any) -> torch.Tensor:
+    """One pixel of many is taken where Pillow averages."""
+    size = torch._shape_as_tensor(images)[1:3]
+    step = torch.div(size, scaled, rounding_mode="floor")
+    rows, columns = (torch.arange(scaled[n]) * step[n] for n in range(2))
+    small = torch.where(
+        (size > scaled).any(), images[:, rows][:, :, columns], images[:, : scaled[0], : scaled[1]]
+    )
+    return resized_canvas(small, scaled, canvas)
+
+
+@pytest.mark.parametrize("broken", [black_where_reduced, without_a_filter])
+def test_write_onnx_refuses_a_file_that_reduces_pictures_wrongly(
+    tmp_path: Path, tiny_model: TorchModel, monkeypatch: pytest.MonkeyPatch, broken: Any
+) -> None:
+    """Pictures that are reduced already are no test of that."""
+    monkeypatch.setattr("mini_fsod.export.graph.resized_canvas", broken)
+    with pytest.raises(UserError, match="in 4 pictures that the file reduces: "):
+        write_onnx(tmp_path / "tiny.onnx", tiny_model, made_pictures())
+    assert not list(tmp_path.iterdir())
+
+
+def test_larger_than_view_enlarges_where_no_picture_is_large(tiny_model: TorchModel) -> None:
+    large, small = np.zeros((300, 100, 3), np.uint8), np.zeros((30, 40, 3), np.uint8)
+    found = larger_than_view(tiny_model, [small, large, small])
+    assert [pixels.shape for pixels in found] == [(288, 96, 3)]  # three times the view of 64 to 96
+    assert [pixels.shape for pixels in larger_than_view(tiny_model, [small])] == [(96, 127, 3)]
+    assert len(larger_than_view(tiny_model, [large] * 9)) == 4
+
+
 def test_to_onnx_says_what_cannot_be_exported(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no such\noperator")
@@ -93,6 +130,7 @@ def test_export_command_writes_beside_the_run(tmp_path: Path, mini: Any) -> None
     assert code == 0, err
     assert "model.onnx: " in out
     assert "Equal to PyTorch in 4 generated images: 80 detections" in out
+    assert "In 4 large ones that the file reduces itself: 80 detections" in out
     photos = write_photos(tmp_path / "photos")
     code, out, err = mini("export", run, "-o", tmp_path / "b.onnx", "--compare", photos)
     assert code == 0, err

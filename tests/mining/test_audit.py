@@ -24,6 +24,7 @@ from mini_fsod.mining.audit import (
     judge_with_pool,
     reached_by_size,
     seem_complete,
+    why_not_judged,
 )
 from mini_fsod.mining.candidates import Candidates, select_candidates
 
@@ -225,6 +226,15 @@ def test_seem_complete_needs_a_quarter_of_the_mined_boxes(
     objects: int, mined: int, complete: bool
 ) -> None:
     assert seem_complete(objects, mined) is complete
+
+
+def test_why_not_judged_tells_no_annotations_from_few() -> None:
+    assert why_not_judged(0, 12, 0).startswith("The hidden objects are not annotated")
+    assert why_not_judged(172, 706, 121) == (
+        "Only 172 hidden objects are annotated for 706 mined boxes; 121 match. Either most objects "
+        "are not annotated, or most mined boxes are wrong: the precision is not known."
+    )
+    assert why_not_judged(1, 5, 1).startswith("Only 1 hidden object is annotated for 5 mined")
 
 
 def test_audit_without_candidates(tmp_path: Path) -> None:

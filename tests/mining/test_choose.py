@@ -215,7 +215,7 @@ def test_mine_with_few_annotations_estimates_no_precision(
     assert figures == {"candidates": 21, "kept": 21}
     assert not (tmp_path / "mine" / "audit.json").exists()
     text = " ".join(capsys.readouterr().err.split())
-    assert "4 of them match one of the 4 new objects that are annotated beyond the shots" in text
+    assert "Only 4 hidden objects are annotated for 21 mined boxes; 4 match." in text
 
 
 # A given pool

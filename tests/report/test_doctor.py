@@ -202,13 +202,26 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         online(**POOR, bolt={"recall_any": 0.2, "missed_as": {"background": 110}}),
         "objects of bolt are missed at any score",
         "only 20% of 150",
-        "mini mine",
+        "mine.alpha=0.75",
+    ),
+    "background, with as many boxes as may be mined": (
+        {
+            "stages": {
+                "mine": {"files": {"thresholds.json": thresholds(bolt={"kept": 300})}},
+                **online(**POOR, bolt={"recall_any": 0.2, "missed_as": {"background": 110}})[
+                    "stages"
+                ],
+            }
+        },
+        "objects of bolt are taken for background",
+        "only 20% of 150",
+        "mine.per_class=900",
     ),
     "on background": (
         online(**POOR, bolt={"false_on": {"background": 90}}),
         "Background is mistaken for bolt",
         "90 of 140",
-        "annotated",
+        "mine.alpha=2.25",
     ),
     "too short": (
         {"stages": {"base": {"log": losses((2.0, 1.6, 1.2, 0.9, 0.8))}}},
@@ -275,6 +288,27 @@ def test_diagnose_puts_what_blocks_everything_first(tmp_path: Path) -> None:
         stages={"base": {"score": score(None, 6.0)}, "online": {"log": gauges(online=0.0)}},
     )
     assert [one.rank for one in found] == ["blocks everything", "possible", "worth knowing"]
+
+
+def test_diagnose_never_wants_more_and_fewer_mined_boxes_of_a_class(tmp_path: Path) -> None:
+    errors = {"recall_any": 0.2, "missed_as": {"background": 110}, "false_on": {"background": 90}}
+    found = findings(tmp_path, **online(**POOR, bolt=errors))
+    unseen, background = sorted(found, key=lambda one: "Most objects" not in one.what)
+    assert unseen.what == "Most objects of bolt are taken for background"
+    assert not any(change.startswith("mine.") for change in unseen.changes)
+    assert "mine.alpha=2.25" in background.changes
+
+
+def test_diagnose_of_a_useless_base_detector_proposes_no_setting_of_mining(tmp_path: Path) -> None:
+    stages = {
+        "base": {"score": score(None, 6.0)},
+        **mined(audit=audit(bolt={"precision": 0.3}))["stages"],
+        **online(**POOR, bolt={"recall_any": 0.2, "missed_as": {"background": 110}})["stages"],
+    }
+    found = findings(tmp_path, stages=stages)
+    assert "base detector is weak" in found[0].what
+    assert "mined of bolt are wrong" in found[1].what
+    assert not any(change.startswith("mine.") for one in found for change in one.changes)
 
 
 def test_diagnose_of_an_oracle_says_nothing_of_mining(tmp_path: Path) -> None:

@@ -215,6 +215,17 @@ def test_report_of_a_run_that_was_moved_without_its_results(
         write_report(alone)
 
 
+def test_report_says_how_many_annotations_are_too_few_to_judge(
+    hostile_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mini_fsod.report.mined.seem_complete", lambda objects, mined: False)
+    text = Page(write_report(hostile_run, out=tmp_path / "report.html")).text
+    assert re.search(
+        r"Only \d+ hidden objects are annotated for \d+ mined boxes; [1-9]\d* match", text
+    )
+    assert "nobody knows" not in text
+
+
 def test_report_of_a_folder_that_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not the folder of a run"):
         write_report(tmp_path)

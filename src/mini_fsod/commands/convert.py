@@ -10,6 +10,7 @@ from typer import Argument, Option
 from mini_fsod import console
 from mini_fsod.commands.options import Subset, app
 from mini_fsod.errors import UserError, nearest
+from mini_fsod.files import is_file
 
 FORMATS = "coco, cvat, label-studio, fiftyone, yolo or voc"
 
@@ -62,4 +63,9 @@ def convert_command(
     convert.convert(data, out, to)
     scored = int(np.isfinite(data.boxes.score).sum())
     images, boxes = console.count(len(data), "image"), console.count(len(data.boxes), "box")
+    if to in convert.NAMING_PICTURES and len(data) and not is_file(data.path(0)):
+        console.note(
+            f"{data.path(0)} does not exist, so {out} names pictures that are not there: name the "
+            "folder of the images with --root"
+        )
     console.note(f"{out}: {images}, {boxes}, {scored:,} with a score")

@@ -71,7 +71,10 @@ def demo_data_command(
     out: Annotated[Path, Argument(metavar="OUT", help="A new folder. Example: digits")],
     scale: Annotated[
         float,
-        Option(help="How many pictures: 1 means 1,400. Example: --scale 0.1 for a quick look"),
+        Option(
+            help="How many pictures: 1 means 1,400; five shots of each class are always there. "
+            "Example: --scale 0.1 for a quick look"
+        ),
     ] = 1.0,
 ) -> None:
     """Write the data set of the demo.

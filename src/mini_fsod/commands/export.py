@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
@@ -11,6 +11,9 @@ from mini_fsod import console
 from mini_fsod.commands.options import RunOrCheckpoint, app, out_option
 from mini_fsod.errors import UserError
 from mini_fsod.files import CONFIG_FILE, is_file
+
+if TYPE_CHECKING:
+    from mini_fsod.export.compare import ModelComparison
 
 COMPARED = 4  # pictures of the run's data in which both must find the same
 
@@ -59,14 +62,25 @@ def export_command(
     model = TorchModel.read(source, "cpu")
     console.note(f"detector: {source}")
     result = write_onnx(target, model, pictures or made_pictures())
+    same, own = result.same_pixels, result.own_reduction
     console.out.print(
         f"{console.plain(target)}: {target.stat().st_size / 1e6:,.1f} MB. Equal to PyTorch in "
-        f"{result.pictures:,} {where}: {result.detections:,} detections, boxes within "
-        f"{result.box:.3f} pixels, scores within {result.score:.5f}.",
+        f"{same.pictures:,} {where}: {_within(same)}. In {own.pictures:,} large ones that the file "
+        f"reduces itself: {_within(own)}.",
         soft_wrap=True,
     )
-    if result.lone:
-        console.note(f"{result.lone:,} detections, at most 1 %, were found by only one of the two")
+    if same.lone or own.lone:
+        console.note(
+            f"found by only one of the two: {same.lone:,} detections, and {own.lone:,} in pictures "
+            "that the file reduces; that few are no fault"
+        )
+
+
+def _within(found: ModelComparison) -> str:
+    return (
+        f"{found.detections:,} detections, boxes within {found.box:.3f} pixels, scores within "
+        f"{found.score:.5f}"
+    )
 
 
 def _pictures_of_run(run: Path) -> list[Path]:

@@ -26,6 +26,7 @@ from mini_fsod.labels import LabelMap
 
 MADE_BY = "mini convert"
 FORMATS = ("coco", "cvat", "label-studio", "fiftyone", "yolo", "voc")
+NAMING_PICTURES = ("label-studio", "fiftyone", "yolo", "voc")  # have links or paths to pictures
 SUFFIXES = {"coco": ".json", "cvat": ".xml", "label-studio": ".json"}  # the others are folders
 NOT_IN_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 NAMESPACE = uuid.UUID("a2a1d1e4-6d33-4b53-9b0a-0d6f2f8b3c11")  # so that equal boxes have equal ids
@@ -217,7 +218,10 @@ def _write_yolo(data: Dataset, out: Path) -> None:
 
 
 def _write_voc(data: Dataset, out: Path) -> None:
-    """Annotations/, ImageSets/Main/, and JPEGImages/ with links. Pixels count from 1."""
+    """Annotations/, ImageSets/Main/, and JPEGImages/ with links. Pixels count from 1.
+
+    Datumaro, and so CVAT, takes other classes than VOC's from labelmap.txt alone.
+    """
     _refuse_scores(data, "voc")
     stems = [PurePosixPath(file).stem for file in data.files]
     if len(set(stems)) < len(stems):
@@ -247,6 +251,10 @@ def _write_voc(data: Dataset, out: Path) -> None:
     for name, part in lists.items():
         lines = "".join(f"{stems[i]}\n" for i in part.tolist())
         write_bytes(out / "ImageSets" / "Main" / f"{PurePosixPath(name).name}.txt", lines.encode())
+    if not any(":" in name for name in data.classes):  # it separates the columns there
+        lines = "".join(f"{name}:::\n" for name in ("background", *data.classes))
+        head = "# label:color_rgb:parts:actions\n"
+        write_bytes(out / "labelmap.txt", (head + lines).encode())
 
 
 _WRITERS: dict[str, Callable[[Dataset, Path], None]] = {

@@ -38,6 +38,7 @@ from mini_fsod.files import real
 
 RECIPE = 1  # increase it whenever a scene changes, to distinguish old sets from new ones
 PARTS = {"train": (1000, 1), "shots": (150, 100_001), "test": (250, 200_001)}  # scenes, first id
+LEAST = {"shots": 50}  # at any scale: five boxes of each class, since the classes take turns
 
 HOW_MANY = ((1, 12), (2, 24), (3, 28), (4, 22), (5, 14))  # digits in a scene, weight
 NOVEL_SCENES = 0.44  # share of train scenes with a novel digit beside base ones
@@ -249,13 +250,16 @@ def write_demo_data(
     """Write the embedded data set to `out`; False if it exists there already.
 
     `out/annotations/{train,shots,test}.json` are COCO files with `file_name`s relative to `out`,
-    and with all boxes, novel ones too. `scale` multiplies the number of scenes; `progress(done,
-    total)` is called after each one. The set is written beside `out` and renamed when complete.
+    and with all boxes, novel ones too. `scale` multiplies the number of scenes, but there are
+    always enough for five shots of each class; `progress(done, total)` is called after each one.
+    The set is written beside `out` and renamed when complete.
     """
     if not 0 < scale <= 50:
         what = f"The demo data cannot have {scale:g} times as many scenes."
         raise UserError(what, "Use 0 < scale <= 50.")
-    counts = {part: max(1, round(scenes * scale)) for part, (scenes, _) in PARTS.items()}
+    counts = {
+        part: max(LEAST.get(part, 1), round(scenes * scale)) for part, (scenes, _) in PARTS.items()
+    }
     fingerprint = _fingerprint(seed, counts)
     out = real(out)
     partial = out.parent / f".{out.name}.{os.getpid()}.partial"

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 
 from mini_fsod.detector.model import Detector
 from mini_fsod.errors import UserError
-from mini_fsod.export.compare import ModelComparison, compare
+from mini_fsod.export.compare import OWN_REDUCTION, ModelComparison, compare
 from mini_fsod.export.graph import DetectorGraph
 from mini_fsod.export.metadata import INPUT, OUTPUTS, THRESHOLD, describe
 from mini_fsod.files import write_bytes
 from mini_fsod.labels import LabelMap
 from mini_fsod.limits import ONNX_BYTES
 from mini_fsod.loader.decode import Bytes
+from mini_fsod.loader.schedule import fit, reduced
+from mini_fsod.predict.model import Model
 from mini_fsod.predict.onnx_model import OnnxModel
-from mini_fsod.predict.pictures import ImageLike
+from mini_fsod.predict.pictures import Decoded, ImageLike, read_picture
 from mini_fsod.predict.torch_model import TorchModel
 
 OPSET = 17  # RoiAlign with half a pixel's offset needs 16
@@ -30,9 +33,19 @@ TRACED = (2, 96, 128)  # batch, height, width of the picture that is traced; any
 # of the pictures that are made for the comparison where there are no others: height, width
 MADE = ((240, 320), (333, 250), (64, 200), (480, 640))
 LOW = 0.01  # score threshold of the comparison: many detections, and not none
+# of pictures for the reduction in the graph: how many, and up to how many times the detector's view
+LARGE, TIMES = 4, 3
 
 
-def write_onnx(path: Path, model: TorchModel, pictures: Sequence[ImageLike]) -> ModelComparison:
+@dataclass(frozen=True, slots=True)
+class ExportCheck:
+    """The ONNX file's detections beside the detector's."""
+
+    same_pixels: ModelComparison  # both get pictures that Pillow has reduced to the view
+    own_reduction: ModelComparison  # the file gets larger pictures, and reduces them itself
+
+
+def write_onnx(path: Path, model: TorchModel, pictures: Sequence[ImageLike]) -> ExportCheck:
     """Write the detector to `path` if it finds in the pictures what the detector finds.
 
     Nothing is written otherwise: a UserError says how much differs.
@@ -41,33 +54,63 @@ def write_onnx(path: Path, model: TorchModel, pictures: Sequence[ImageLike]) -> 
     if len(content) > ONNX_BYTES:
         raise UserError("The detector is too large for an ONNX file.", "Use a smaller backbone.")
     result = difference(content, path, model, pictures)
-    if not result.equal:
-        raise UserError(
-            f"{path}: not written. onnxruntime and PyTorch do not find the same in "
-            f"{result.pictures} pictures: {result.lone} of {result.detections} detections have no "
-            "partner within half a pixel and 0.001 of the score.",
-            "Backbones of timm may do what ONNX cannot: use a ResNet. Otherwise please report it.",
-        )
+    for one, where in ((result.same_pixels, ""), (result.own_reduction, " that the file reduces")):
+        if not one.equal:
+            raise UserError(
+                f"{path}: not written. onnxruntime and PyTorch do not find the same in "
+                f"{one.pictures} pictures{where}: {one.lone} of {one.detections} detections have "
+                f"no partner within {one.tolerance.box:g} pixels and {one.tolerance.score:g} of "
+                "the score.",
+                "Backbones of timm may do what ONNX cannot: use a ResNet. Otherwise please report "
+                "it.",
+            )
     write_bytes(path, content)
     return result
 
 
 def difference(
     content: bytes, path: Path, model: TorchModel, pictures: Sequence[ImageLike]
-) -> ModelComparison:
+) -> ExportCheck:
     """The ONNX file's detections beside the detector's, down to low scores."""
     exported = OnnxModel(content, path, "cpu")
     detector, settings = model.detector, model.detector.settings
-    low = min(LOW, settings.test.score_cut)
+    low, most = min(LOW, settings.test.score_cut), settings.test.detections
     exported.lower_threshold(low)
+    large = larger_than_view(model, pictures)
     bf16, model.bf16 = model.bf16, False  # some processors' default; the file has float32
     detector.settings = replace(settings, test=replace(settings.test, score_cut=low))
     try:
         ours = model.predict(list(pictures), score=0)
+        ours_of_large = model.predict(large, score=0)
     finally:
         detector.settings, model.bf16 = settings, bf16
     theirs = exported.predict(list(pictures), score=0)
-    return compare(ours, theirs, low, settings.test.detections)
+    theirs_of_large = exported.predict_decoded(
+        [Decoded(None, pixels, (pixels.shape[0], pixels.shape[1])) for pixels in large]
+    )
+    return ExportCheck(
+        compare(ours, theirs, low, most),
+        compare(ours_of_large, theirs_of_large, low, most, OWN_REDUCTION),
+    )
+
+
+def larger_than_view(model: Model, pictures: Sequence[ImageLike]) -> list[Bytes]:
+    """Some of the pictures that are larger than the detector's view, evenly spread, at most TIMES
+    as large. Where none is, some are enlarged.
+    """
+    short, long = model.min_size, model.max_size
+    spread = np.linspace(0, len(pictures) - 1, min(LARGE, len(pictures))).astype(np.int64)
+    read = [read_picture(pictures[n], TIMES * short, TIMES * long).pixels for n in spread]
+    large = [
+        pixels
+        for pixels in read
+        if tuple(reduced(np.array(pixels.shape[:2]), short, long)) != pixels.shape[:2]
+    ]
+    return large or [
+        np.asarray(Image.fromarray(pixels).resize((int(width), int(height))))
+        for pixels in read
+        for height, width in [1.5 * fit(np.array(pixels.shape[:2]), short, long)]
+    ]
 
 
 def to_onnx(detector: Detector, labels: LabelMap) -> bytes:

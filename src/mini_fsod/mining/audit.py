@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mini_fsod import console
 from mini_fsod.data.dataset import Bools, Boxes, Dataset, Floats, Ints
 from mini_fsod.data.overlap import iou, pairs_within
 from mini_fsod.data.subsets import arranged
@@ -80,6 +81,18 @@ def seem_complete(objects: int, mined: int) -> bool:
     Who annotated a few objects beyond the shots has not annotated all: a box on none may be right.
     """
     return 0 < objects >= MIN_ANNOTATED * mined
+
+
+def why_not_judged(objects: int, mined: int, matched: int) -> str:
+    """What to say of a pool where annotations do not `seem_complete`."""
+    if objects == 0:
+        return "The hidden objects are not annotated, so it is not known which boxes are right."
+    hidden, boxes = console.count(objects, "hidden object"), console.count(mined, "mined box")
+    return (
+        f"Only {hidden} {'is' if objects == 1 else 'are'} annotated for {boxes}; {matched:,} match."
+        " Either most objects are not annotated, or most mined boxes are wrong: the precision is "
+        "not known."
+    )
 
 
 def judge_candidates(found: Candidates, truth: GroundTruth) -> Verdict:

@@ -30,6 +30,7 @@ from mini_fsod.mining.audit import (
     judge_candidates,
     judge_with_pool,
     seem_complete,
+    why_not_judged,
 )
 from mini_fsod.mining.base_objects import BASE_OBJECTS, base_labels, sort_out
 from mini_fsod.mining.box_correction import corrected_boxes
@@ -208,10 +209,7 @@ def _choose(
             )
     elif hidden:
         kind = judge_candidates(found.take(kept), truth).kind
-        console.note(
-            f"{int((kind == TRUE).sum())} of them match one of the {hidden:,} new objects that are "
-            "annotated beyond the shots; that is too few annotations to estimate the precision"
-        )
+        console.note(why_not_judged(hidden, figures["kept"], int((kind == TRUE).sum())))
     write_sheets(folder, data, found, kept, labels, verdict)
     return figures
 

@@ -9,6 +9,7 @@ from mini_fsod.config.schema import Config
 from mini_fsod.eval.errors import OTHER_NAMES
 from mini_fsod.mining.audit import BACKGROUND, LOOSE
 from mini_fsod.report.causes_data import is_poor
+from mini_fsod.report.causes_mining import higher_threshold, more_boxes
 from mini_fsod.report.finding import MAJOR, SOME, Finding, new_setting
 from mini_fsod.report.run_files import RunFiles
 
@@ -29,8 +30,9 @@ def error_findings(run: RunFiles) -> Iterator[Finding]:
             continue
         yield from _confused(run, run.config, name, row)
         yield from _placed(run.config, name, row)
-        yield from _unseen(run.config, name, row)
-        yield from _on_background(name, row)
+        sees_too_much = list(_on_background(run, run.config, name, row))
+        yield from _unseen(run, run.config, name, row, may_mine=not sees_too_much)
+        yield from sees_too_much
 
 
 def _share(part: int, whole: int) -> float:
@@ -90,26 +92,35 @@ def _placed(config: Config, name: str, row: Mapping[str, Any]) -> Iterator[Findi
         )
 
 
-def _unseen(config: Config, name: str, row: Mapping[str, Any]) -> Iterator[Finding]:
+def _unseen(
+    run: RunFiles, config: Config, name: str, row: Mapping[str, Any], may_mine: bool
+) -> Iterator[Finding]:
+    """`may_mine`: whether more mined boxes may help; not where background is taken for the class
+    too, since more boxes are less sure ones.
+    """
     any_score = row["recall_any"]
     background = row["missed_as"].get(OTHER_NAMES[BACKGROUND], 0)
     if any_score is not None and any_score < UNSEEN and 2 * background > row["boxes"]:
+        changes = ["more shots (shots.k)"]
+        if may_mine and run.thresholds:
+            changes = [*more_boxes(config, run.thresholds.get(name, {}).get("kept", 0)), *changes]
+        if not config.online.ignore_candidates:
+            changes.append(new_setting("online.ignore_candidates", True))
         yield Finding(
             SOME,
             f"Most objects of {name} are missed at any score",
             f"only {any_score:.0%} of {row['boxes']} boxes in the test set are found at any score "
             f"above detector.score_threshold={config.detector.score_threshold:g}",
-            (
-                "more mined boxes: mini mine with a lower mine.alpha",
-                "more shots (shots.k)",
-                new_setting("online.ignore_candidates", True),
-            )[: 2 + (not config.online.ignore_candidates)],
+            tuple(changes),
         )
 
 
-def _on_background(name: str, row: Mapping[str, Any]) -> Iterator[Finding]:
+def _on_background(
+    run: RunFiles, config: Config, name: str, row: Mapping[str, Any]
+) -> Iterator[Finding]:
     number = row["false_on"].get(OTHER_NAMES[BACKGROUND], 0)
     if number >= ENOUGH and _share(number, row["detections"]) >= ON_BACKGROUND:
+        kept = run.thresholds.get(name, {}).get("kept", 0)
         yield Finding(
             SOME,
             f"Background is mistaken for {name}",
@@ -117,6 +128,6 @@ def _on_background(name: str, row: Mapping[str, Any]) -> Iterator[Finding]:
             "are on no annotated object",
             (
                 f"look at them in the report: are objects of {name} not annotated there?",
-                "a higher mine.alpha, so that fewer wrong boxes are trained on",
+                *(higher_threshold(config, kept) if kept else ()),
             ),
         )

@@ -77,6 +77,15 @@ def lower_threshold(config: Config) -> tuple[str, ...]:
     return tuple(changes)
 
 
+def more_boxes(config: Config, kept: int) -> tuple[str, ...]:
+    """Settings that mine more boxes than the `kept` of a class. Where these are as many as may be
+    mined, no threshold changes it.
+    """
+    if kept >= config.mine.per_class:
+        return (new_setting("mine.per_class", 3 * config.mine.per_class),)
+    return lower_threshold(config)
+
+
 def higher_threshold(config: Config, kept: int) -> tuple[str, ...]:
     """Settings that mine fewer boxes, the surer ones, than the `kept` of a class."""
     if config.mine.threshold != "adaptive":
@@ -169,9 +178,6 @@ def _low_recall(config: Config, table: Mapping[str, Any]) -> Iterator[Finding]:
     }
     if sure:
         most = max(row["kept"] for row in sure.values())
-        more = lower_threshold(config)
-        if most >= config.mine.per_class:
-            more = (new_setting("mine.per_class", 3 * config.mine.per_class), *more[1:])
         yield Finding(
             SOME,
             f"The threshold of {', '.join(sure)} is too high: correct boxes are left out",
@@ -180,7 +186,7 @@ def _low_recall(config: Config, table: Mapping[str, Any]) -> Iterator[Finding]:
                 f"only {row['recall']:.0%} of {row['hidden']:,} hidden objects are mined"
                 for name, row in sure.items()
             ),
-            more,
+            more_boxes(config, most),
         )
 
 

@@ -37,7 +37,7 @@ def _weak_base(stage: str, figures: Mapping[str, Figures]) -> Iterator[Finding]:
     if stage != "base" or base is None or base >= WEAK:
         return
     yield Finding(
-        BLOCKS if base < LITTLE else MAJOR,
+        BLOCKS if base_blocks(figures) else MAJOR,
         "The base detector is weak, and mining depends on it",
         f"bAP50 is {base:.1f} after base training",
         (
@@ -46,6 +46,12 @@ def _weak_base(stage: str, figures: Mapping[str, Figures]) -> Iterator[Finding]:
             "more pictures with base boxes",
         ),
     )
+
+
+def base_blocks(figures: Mapping[str, Figures]) -> bool:
+    """Whether the base detector is so weak that no setting of mining helps."""
+    base = figures.get("base", {}).get("bAP50")
+    return base is not None and base < LITTLE
 
 
 def _base_classes_lost(stage: str, figures: Mapping[str, Figures]) -> Iterator[Finding]:

@@ -10,11 +10,13 @@ import numpy as np
 from mini_fsod.data.dataset import Bools, Dataset, Ints
 from mini_fsod.labels import LabelMap
 from mini_fsod.mining.audit import (
+    TRUE,
     GroundTruth,
     Verdict,
     judge_candidates,
     judge_with_pool,
     seem_complete,
+    why_not_judged,
 )
 from mini_fsod.mining.candidates import Candidates
 from mini_fsod.mining.pool_io import CANDIDATES, POOL, Pool, read_candidates, read_pool
@@ -24,13 +26,16 @@ from mini_fsod.report.run_files import RunFiles
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mined:
-    """The result of the stage `mine`. Without annotations of hidden objects there is no verdict."""
+    """The result of the stage `mine`. Without (enough) annotations of hidden objects there is no
+    verdict.
+    """
 
     data: Dataset
     labels: LabelMap
     found: Candidates
     kept: Bools  # (n,) which candidates are in the pool
     verdict: Verdict | None
+    why_not: str  # there is no verdict
 
     def ranked(self, index: int, kept: bool) -> Ints:
         """The candidates of a new class in the pool, or out of it, best first."""
@@ -50,12 +55,17 @@ def read_mined(run: RunFiles, pictures: RunPictures) -> Mined | None:
         return None
     found = read_candidates(folder / CANDIDATES, data, labels)
     kept = in_pool(found, read_pool(folder / POOL, data, labels))
-    verdict = None
+    verdict, objects, matched = None, 0, 0
     if shots is not None:
         truth = GroundTruth.of(data, shots, labels)
-        if seem_complete(len(truth.hidden), int(kept.sum())):
-            verdict = judge_with_pool(judge_candidates(found, truth), found, kept, truth)
-    return Mined(data, labels, found, kept, verdict)
+        objects = len(truth.hidden)
+        judged = judge_with_pool(judge_candidates(found, truth), found, kept, truth)
+        matched = int((judged.kind[kept] == TRUE).sum())
+        if seem_complete(objects, int(kept.sum())):
+            verdict = judged
+    return Mined(
+        data, labels, found, kept, verdict, why_not_judged(objects, int(kept.sum()), matched)
+    )
 
 
 def in_pool(found: Candidates, pool: Pool) -> Bools:

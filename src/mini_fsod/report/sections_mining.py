@@ -170,7 +170,7 @@ def _edits(run: RunFiles) -> Html | None:
 
 def _legend(mined: Mined) -> Html:
     if mined.verdict is None:
-        return aside("Hidden objects are not annotated, so it is not known which boxes are right.")
+        return aside(mined.why_not)
     kinds = mined.verdict.kind[mined.kept]
     known = [tag("li", f"{MARKS[k]} {KINDS[k][0]}") for k in KINDS if (kinds == k).any()]
     return join(

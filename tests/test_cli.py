@@ -5,16 +5,19 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
+from typer.testing import CliRunner
 
 from helpers import tiny
 from mini_fsod import __version__, cli
@@ -50,6 +53,22 @@ def test_help_has_an_example_of_every_command_and_option() -> None:
         assert f"Example: {name.removesuffix(' list')}" in command.help, name
         for parameter in command.params:
             assert "Example: " in (parameter.help or ""), (name, parameter.name)
+
+
+NAMES = [name.split()[1:] for name, _ in commands(typer.main.get_command(app))]
+
+
+@pytest.mark.parametrize("words", NAMES, ids=" ".join)
+def test_help_fills_the_lines_of_a_narrow_terminal(words: list[str]) -> None:
+    """No line of the text ends before the next word would not fit, but for the example."""
+    width = 60
+    said = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": str(width)}).output
+    text = said.partition("Usage:")[2].partition("╭")[0].splitlines()
+    for line, after in pairwise(text[1:]):
+        if line.strip() and after.strip() and not after.strip().startswith("Example:"):
+            assert len(line.rstrip()) + 1 + len(after.split()[0]) > width - 2, (line, after)
+    assert "Example: mini" in " ".join(said.split())
+    assert not re.search(r"<(float|int|list\[str)", said)
 
 
 def test_help_lists_every_command_by_topic(mini) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from mini_fsod.report.page import write_report
 
-CHROMIUM = Path("/usr/bin/chromium")
+CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -24,7 +25,7 @@ ARGUMENTS = [
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     if not CHROMIUM.exists():
-        pytest.skip("needs /usr/bin/chromium")
+        pytest.skip("needs Chromium")
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
@@ -59,6 +60,14 @@ def test_report_in_a_browser(
     dark = "rgb(20, 23, 26)"
     assert (ground == dark) == (scheme == "dark")
     assert ink != ground
+    # each cell is below its head, also where the column of bars is hidden
+    cells = "[...document.querySelector('#results table').rows].map(r => [...r.cells]"
+    lefts = page.evaluate(
+        f"{cells}.filter(c => c.offsetWidth).map(c => c.getBoundingClientRect().left))"
+    )
+    assert all(row == lefts[0] for row in lefts)
+    assert len(page.query_selector_all("#results .bar")) > 0
+    assert page.is_visible("#results .bar") == (width > 500)
     # the keyboard reaches the content
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.getAttribute('href')") == "#content"

@@ -92,6 +92,13 @@ def test_lines_stay_in_the_chart_and_are_named() -> None:
     assert not lines("Loss", [])
 
 
+def test_lines_name_a_lone_one() -> None:
+    chart = lines("The teacher against the pool", [Series("agreement", [(0, 1), (9, 2)])])
+    (found,) = re.findall(r'<text x="([\d.]+)"[^>]*>agreement</text>', chart)
+    (path,) = re.findall(r'class="line line-0" d="M([^"]+)"', chart)
+    assert float(path.split("L")[-1].split()[0]) < float(found) < WIDTH
+
+
 @given(st.lists(st.floats(0, 150), max_size=9).map(sorted))
 def test_apart_keeps_labels_apart(wanted: list[float]) -> None:
     placed = apart(wanted, 10, 150)

@@ -39,7 +39,12 @@ def convert_command(
     ] = None,
     score: Annotated[
         float | None,
-        Option(min=0.0, max=1.0, help="Leave out boxes with lower scores. Example: --score 0.5"),
+        Option(
+            metavar="NUMBER",
+            min=0.0,
+            max=1.0,
+            help="Leave out boxes with lower scores. Example: --score 0.5",
+        ),
     ] = None,
     subset: Subset = None,
 ) -> None:

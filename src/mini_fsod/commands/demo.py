@@ -23,7 +23,10 @@ OTHER_ROWS = {"offline": OFFLINE, "oracle": (*OFFLINE, "online.oracle=true")}
 def demo_command(
     out: Annotated[Path, out_option("The run's folder.", "runs/demo")] = Path("runs/demo"),
     seed: Annotated[
-        int, Option(min=0, help="Seed of training and of the shots. Example: --seed 1")
+        int,
+        Option(
+            metavar="NUMBER", min=0, help="Seed of training and of the shots. Example: --seed 1"
+        ),
     ] = 0,
 ) -> None:
     """Try MINI on handwritten digits; no GPU, no download.
@@ -72,8 +75,9 @@ def demo_data_command(
     scale: Annotated[
         float,
         Option(
+            metavar="NUMBER",
             help="How many pictures: 1 means 1,400; five shots of each class are always there. "
-            "Example: --scale 0.1 for a quick look"
+            "Example: --scale 0.1 for a quick look",
         ),
     ] = 1.0,
 ) -> None:

@@ -34,8 +34,9 @@ def eval_command(
     detections: Annotated[
         list[Path],
         Option(
+            metavar="FILE",
             help="Detections as COCO results JSON; given several times: mean and 95 % interval. "
-            "Example: --detections seed0.json --detections seed1.json"
+            "Example: --detections seed0.json --detections seed1.json",
         ),
     ],
     metric: Annotated[

@@ -50,13 +50,17 @@ def init_command(
     novel: Annotated[
         list[str] | None,
         Option(
+            metavar="CLASS",
             help="A new class; repeatable. Default: all classes of --boxes that the photos' labels "
-            "do not have. Example: --novel bolt"
+            "do not have. Example: --novel bolt",
         ),
     ] = None,
     add: Annotated[
         list[str] | None,
-        Option(help="A further class after a run; repeatable; with --from. Example: --add nut"),
+        Option(
+            metavar="CLASS",
+            help="A further class after a run; repeatable; with --from. Example: --add nut",
+        ),
     ] = None,
     run: Annotated[
         Path | None,

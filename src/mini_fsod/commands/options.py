@@ -38,7 +38,23 @@ class TableOfContents(TyperGroup):
         for topic, names in CONTENTS.items():
             if command is not None and cmd_name in names:
                 command.rich_help_panel = topic
+        if command is not None:
+            for one in (command, *getattr(command, "commands", {}).values()):
+                one.help = flowing(one.help or "")
         return command
+
+
+def flowing(text: str) -> str:
+    """A docstring with the lines of each paragraph joined, for terminals of any width; examples
+    keep their own lines.
+    """
+    joined: list[str] = []
+    for line in map(str.strip, text.splitlines()):
+        if joined and line and joined[-1] and not line.startswith("Example:"):
+            joined[-1] += f" {line}"
+        else:
+            joined.append(line)
+    return "\n".join(joined).strip()
 
 
 app = typer.Typer(
@@ -70,8 +86,9 @@ Data = Annotated[
 Novel = Annotated[
     list[str] | None,
     Option(
+        metavar="CLASS",
         help="Novel classes, all others are base classes; repeatable, for names with commas. "
-        "Example: --novel bird,bus"
+        "Example: --novel bird,bus",
     ),
 ]
 Split = Annotated[
@@ -104,8 +121,12 @@ Sets = Annotated[
 ConfigSplit = Annotated[
     str | None, Option(help="Short for --set data.split=SPLIT. Example: --split voc-split2")
 ]
-ConfigShots = Annotated[int | None, Option(help="Short for --set shots.k=K. Example: --shots 5")]
-ConfigSeed = Annotated[int | None, Option(help="Seed of the shots (shots.seed). Example: --seed 1")]
+ConfigShots = Annotated[
+    int | None, Option(metavar="NUMBER", help="Short for --set shots.k=K. Example: --shots 5")
+]
+ConfigSeed = Annotated[
+    int | None, Option(metavar="NUMBER", help="Seed of the shots (shots.seed). Example: --seed 1")
+]
 
 
 def read_data(path: Path, subset: str | None, unlabelled: str = "") -> Dataset:

@@ -62,6 +62,7 @@ def predict_command(
     score: Annotated[
         float | None,
         Option(
+            metavar="NUMBER",
             min=0.0,
             max=1.0,
             help="Score threshold; default: 0.5, for --json, --coco and --csv none. "

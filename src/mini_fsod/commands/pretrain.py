@@ -26,17 +26,27 @@ def pretrain_command(
     ] = None,
     epochs: Annotated[
         float | None,
-        Option(min=0.01, help="Default: 200 on a GPU, 25 on a CPU. Example: --epochs 50"),
+        Option(
+            metavar="NUMBER",
+            min=0.01,
+            help="Default: 200 on a GPU, 25 on a CPU. Example: --epochs 50",
+        ),
     ] = None,
     minutes: Annotated[
         float | None,
-        Option(min=0.01, help="A time budget instead of epochs. Example: --minutes 10"),
+        Option(
+            metavar="NUMBER",
+            min=0.01,
+            help="A time budget instead of epochs. Example: --minutes 10",
+        ),
     ] = None,
     batch: Annotated[
-        int | None, Option(min=2, help="Images per iteration. Example: --batch 64")
+        int | None,
+        Option(metavar="NUMBER", min=2, help="Images per iteration. Example: --batch 64"),
     ] = None,
     size: Annotated[
-        int | None, Option(min=32, help="Side of a view in pixels. Example: --size 96")
+        int | None,
+        Option(metavar="NUMBER", min=32, help="Side of a view in pixels. Example: --size 96"),
     ] = None,
     flip: Annotated[
         bool,
@@ -45,7 +55,9 @@ def pretrain_command(
     whole: Annotated[
         bool, flag("--whole", "Crop views from the whole image, not from a window of it.")
     ] = False,
-    seed: Annotated[int, Option(min=0, help="Seed of weights and views. Example: --seed 1")] = 0,
+    seed: Annotated[
+        int, Option(metavar="NUMBER", min=0, help="Seed of weights and views. Example: --seed 1")
+    ] = 0,
     device: Device = "auto",
     cache: Annotated[
         Path | None,

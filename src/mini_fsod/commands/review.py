@@ -45,7 +45,12 @@ def review_command(
     ] = "127.0.0.1",
     port: Annotated[
         int | None,
-        Option(min=0, max=65535, help="Listen on another port; 0: any. Example: --port 9000"),
+        Option(
+            metavar="NUMBER",
+            min=0,
+            max=65535,
+            help="Listen on another port; 0: any. Example: --port 9000",
+        ),
     ] = None,
     links: Annotated[
         bool,

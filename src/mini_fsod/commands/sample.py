@@ -22,13 +22,18 @@ if TYPE_CHECKING:
 def sample_command(
     data: Data,
     shots: Annotated[
-        int, Option(min=1, max=10_000, help="Boxes of each class, K. Example: --shots 5")
+        int,
+        Option(
+            metavar="NUMBER", min=1, max=10_000, help="Boxes of each class, K. Example: --shots 5"
+        ),
     ],
     out: Annotated[Path, out_option("The COCO JSON to write.", "shots.json")],
     novel: Novel = None,
     split: Split = None,
     subset: Subset = None,
-    seed: Annotated[int, Option(min=0, help="Seed of the draw. Example: --seed 3")] = 0,
+    seed: Annotated[
+        int, Option(metavar="NUMBER", min=0, help="Seed of the draw. Example: --seed 3")
+    ] = 0,
     official: Annotated[
         str | None,
         Option(

@@ -17,6 +17,7 @@ LEFT, RIGHT, TOP, BOTTOM = 34, 12, 14, 26
 INNER_WIDTH, INNER_HEIGHT = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 MAX_POINTS = 120  # of a line; more are averaged
 LABEL_SPACE = 12  # between the names of two lines
+NAME_SPACE = 78  # for the names, right of the lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,8 @@ def histogram(
 
 
 def lines(title: str, series: Sequence[Series], zero: bool = True, unit: str = "") -> Html:
-    """Lines over iterations, named at their right ends; the first is solid, the others dashed."""
+    """Lines over iterations, named at their right ends, a lone one too; the first is
+    solid, the others dashed."""
     thin = [Series(one.name, _averaged(one.points)) for one in series if one.points]
     if not thin:
         return Html("")
@@ -167,7 +169,7 @@ def lines(title: str, series: Sequence[Series], zero: bool = True, unit: str = "
     if high <= low:
         high = low + 1
     x0, x1 = min(0.0, *xs), max(xs)
-    right = WIDTH - RIGHT - (78 if len(thin) > 1 else 0)
+    right = WIDTH - RIGHT - NAME_SPACE
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = LEFT + (x - x0) / max(x1 - x0, 1e-9) * (right - LEFT)
@@ -179,10 +181,9 @@ def lines(title: str, series: Sequence[Series], zero: bool = True, unit: str = "
         corners = (place(*point) for point in one.points)
         path = "L".join(f"{_number(x)} {_number(y)}" for x, y in corners)
         shapes.append(tag("path", class_=f"line line-{n % 4}", d=f"M{path}"))
-    if len(thin) > 1:
-        wanted = [place(*thin[n].points[-1])[1] + 3.5 for n in ends]
-        for n, y in zip(ends, apart(wanted, TOP, TOP + INNER_HEIGHT), strict=True):
-            shapes.append(_text(right + 5, y, thin[n].name, f"name name-{n % 4}"))
+    wanted = [place(*thin[n].points[-1])[1] + 3.5 for n in ends]
+    for n, y in zip(ends, apart(wanted, TOP, TOP + INNER_HEIGHT), strict=True):
+        shapes.append(_text(right + 5, y, thin[n].name, f"name name-{n % 4}"))
     axes = _axes(
         [(place(v, low)[0], tick_label(v)) for v in ticks(x0, x1, 3)],
         [(place(x0, v)[1], tick_label(v)) for v in ticks(low, high, 4)],

@@ -15,6 +15,9 @@ set -euo pipefail
 
 FIRST=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 
+# A restart must not read addresses of the processes before, which torchrun's shared store keeps.
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+
 # At the time limit, all processes save their state (TERM). A rank that dies stops the others, and
 # torchrun starts them again, at most 3 times: they go on from the last saved state.
 srun torchrun \

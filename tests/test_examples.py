@@ -167,7 +167,7 @@ def test_torchrun_starts_again_after_a_lost_process(tmp_path: Path) -> None:
             *(sys.executable, "-m", "torch.distributed.run", *options),
             *("--rdzv-endpoint=localhost:0", str(tmp_path / "killer.py"), *words),
         ],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
         capture_output=True,
         text=True,
         timeout=300,

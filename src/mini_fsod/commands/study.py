@@ -264,7 +264,7 @@ def _refuse_folder(out: Path) -> None:
     if mode(out) and not is_folder(out):
         raise UserError(f"{out}: not a folder.", "Choose another one with --out.")
     if is_file(out / CONFIG_FILE):
-        raise UserError(f"{out}: a run is in this folder.", "Choose another one with --out.")
+        raise UserError(f"{out}: contains a run.", "Choose another one with --out.")
 
 
 def _refuse_one_sample(chosen: Study, todo: StudyPlan) -> None:

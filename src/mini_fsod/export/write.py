@@ -43,10 +43,10 @@ def write_onnx(path: Path, model: TorchModel, pictures: Sequence[ImageLike]) -> 
     result = difference(content, path, model, pictures)
     if not result.equal:
         raise UserError(
-            f"{path}: not written. onnxruntime and PyTorch do not find the same in "
-            f"{result.pictures} pictures: {result.lone} of {result.detections} detections have no "
-            "partner within half a pixel and 0.001 of the score.",
-            "Backbones of timm may do what ONNX cannot: use a ResNet. Otherwise please report it.",
+            f"{path}: not written, because onnxruntime and PyTorch disagree. In {result.pictures} "
+            f"pictures, {result.lone} of {result.detections} detections are found by only one of "
+            "the two, within half a pixel and 0.001 of the score.",
+            "Some timm backbones cannot be exported: use a ResNet. If it is one, please report it.",
         )
     write_bytes(path, content)
     return result
@@ -98,7 +98,7 @@ def to_onnx(detector: Detector, labels: LabelMap) -> bytes:
         reason = " ".join(str(error).split())[:300]
         raise UserError(
             f"The detector cannot be exported ({reason}).",
-            "Backbones of timm may do what ONNX cannot: use a ResNet.",
+            "Some timm backbones cannot be exported: use a ResNet.",
         ) from error
     proto = onnx.load_from_string(content.getvalue())
     test = detector.settings.test

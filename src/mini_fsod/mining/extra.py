@@ -146,8 +146,8 @@ def _indices(images: Path, found: Dataset, files: Collection[str]) -> list[int]:
     gone = [file for file in files if file not in index]
     if gone:
         raise UserError(
-            f"{images}: {console.count(len(gone), 'image')} of the scan missing: {gone[0]} ...",
-            "Put the images back, or give the folder another name: it is then scanned anew.",
+            f"{images}: {console.count(len(gone), 'scanned image')} missing, such as {gone[0]}.",
+            "Put the images back, or rename the folder: it is then scanned again.",
         )
     return [index[file] for file in files]
 

@@ -121,7 +121,7 @@ def _digest(path: Path, size: int, changed: int, inode: int) -> str:
     """Read once by a process; the other arguments tell whether the file is still the same."""
     if size > HASHED_BYTES:
         what = f"{path}: larger than {HASHED_BYTES >> 20:,} MB."
-        raise UserError(what, "No file that a run is given has that size: check the path.")
+        raise UserError(what, "No input of a run is that large: check the path.")
     return digest(path)
 
 

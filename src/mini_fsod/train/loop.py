@@ -243,7 +243,7 @@ def _resume(
     except ValueError as error:
         raise UserError(
             f"{folder}: the training cannot resume: {error}.",
-            f"Delete {folder / FILE} to start it again, or change them back.",
+            f"Delete {folder / FILE} to start over, or change them back.",
         ) from error
     total = section.iterations or state["total"]
     done = {name: state[name] for name in TIMED if name in state}

@@ -225,7 +225,7 @@ def _print_estimates(out: Path, todo: StudyPlan, whole: StudyPlan) -> None:
 
 
 def _speed_of_this_machine(todo: StudyPlan, out: Path) -> Rates | None:
-    """From the unfinished run with the most stages; None where the data are not here."""
+    """Rates measured on the unfinished run with the most stages; None without the data."""
     from mini_fsod.study.worker import is_cell_finished
 
     left = [cell for cell in todo.cells if not is_cell_finished(out, cell)]

@@ -137,7 +137,7 @@ def extra_images(run_data: RunData, images: Path, files: Collection[str] | None 
 
 
 def _like_mined(found: Dataset, data: Dataset) -> Dataset:
-    """With the classes of the data set, and its kind, which decides how they are numbered."""
+    """The images, with the classes of `data`, and its kind, which decides how they are numbered."""
     return replace(found, kind=data.kind, classes=data.classes, category_ids=data.category_ids)
 
 

@@ -50,7 +50,7 @@ class Pairs:
 
     @classmethod
     def of(cls, image: Any, label: Any, score: Any, xywh: Any, proposal: Any) -> Pairs:
-        """From columns of any numeric type."""
+        """Pairs from columns of any numeric type."""
         return cls(
             np.asarray(image, dtype=np.int32),
             np.asarray(label, dtype=np.int32),

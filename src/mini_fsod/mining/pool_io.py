@@ -194,7 +194,7 @@ def _ids(data: Dataset, labels: LabelMap) -> tuple[list[int], dict[str, int]]:
 
 
 def _rounded(values: Floats) -> Floats:
-    """To DIGITS significant digits, more than single precision has."""
+    """Values rounded to DIGITS significant digits, more than single precision has."""
     exponent = np.floor(np.log10(np.where(values == 0, 1.0, np.abs(values))))
     scale = 10.0 ** np.clip(DIGITS - 1 - exponent, 0, 22)  # powers that are exact in binary
     return np.asarray(np.round(values * scale) / scale)

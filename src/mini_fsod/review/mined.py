@@ -206,7 +206,7 @@ class MinedReview(Review):
         write_shots(path, united(mined, shots), self.labels.novel, [*of_shots, *found], "reviewed")
 
     def others(self, number: int) -> list[dict[str, Any]]:
-        """With the annotated base boxes of the picture."""
+        """The other boxes, with the annotated base boxes of the picture."""
         item = self.items[number]
         base = () if item.place.extra else self._base.get(item.place.picture, ())
         boxes = [{"id": None, "kind": "base", "class": p.name, "box": p.box} for p in base]

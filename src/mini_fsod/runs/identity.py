@@ -69,7 +69,7 @@ def needs(config: Config, stage: str) -> tuple[str, ...]:
 
 
 def stages_of(config: Config, last: str) -> tuple[str, ...]:
-    """The stages that lead to the result of `last`, in order; none that nothing builds on."""
+    """The stages that lead to the result of `last`, in order; only those that `last` depends on."""
     wanted = {last}
     for stage in reversed(STAGES):
         if stage in wanted:

@@ -170,7 +170,7 @@ def test_thread_errors_are_silent_only_on_a_full_disk(
         (["check", "data", "--novel", "bird", "--split", "coco"], "cannot be combined"),
         (["check", "plain", "--root", "data"], "cannot be combined with another image folder"),
         (["sample", "data", "--novel", "brid", "--shots", "1", "-o", "s.json"], 'mean "bird"'),
-        (["sample", "data", "--shots", "1", "-o", "data/annotations.json"], "would be lost"),
+        (["sample", "data", "--shots", "1", "-o", "data/annotations.json"], "would be overwritten"),
         (["sample", "data", "--shots", "1", "-o", "data"], "not a regular file"),
         (["sample", "plain", "--shots", "1", "-o", "s.json"], "no boxes to draw"),
         (["eval", "plain", "--detections", "nowhere.json"], "cannot be scored against"),

@@ -153,7 +153,7 @@ def test_config_keeps_a_url_from_another_folder(tmp_path: Path) -> None:
 def test_unknown_storage_is_one_message(
     upload: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UserError, match="no storage is called foo://"):
+    with pytest.raises(UserError, match="unknown kind of storage, foo://"):
         read(Path("foo://bucket/voc"))
     with pytest.raises(UserError, match="no such file or folder"):
         read(Path("memory://nothing/here"))

@@ -361,6 +361,6 @@ def _rebuild_frozen(
         ) from None
     if found != left_out.sha256:
         raise UserError(
-            f"{path}: {source} holds other weights than those its frozen layers come from.", fix
+            f"{path}: its frozen layers come from other weights than those in {source}.", fix
         )
     return detector

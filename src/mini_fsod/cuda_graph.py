@@ -61,7 +61,7 @@ class Captured(Generic[Out]):
         return recording.output
 
     def _call_eagerly(self, inputs: tuple[Any, ...]) -> Out:
-        """On the stream of the recordings, so that no tensor changes streams later."""
+        """Call it on the stream of the recordings, so that no tensor changes streams later."""
         current = torch.cuda.current_stream()
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):

@@ -71,7 +71,7 @@ class RemotePath(PosixPath):
         return storage.folders[name]
 
     def walk(self, *_: Any, **__: Any) -> Iterator[tuple[str, list[str], list[str]]]:  # type: ignore[override,unused-ignore]
-        """As os.walk."""
+        """Walks the folders below, as os.walk does."""
         storage, start = _storage_of(self)
         waiting = [(str(self), start)]
         while waiting:

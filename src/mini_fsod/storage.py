@@ -135,7 +135,7 @@ def _asked(url: str, question: Callable[[Any, str], Any]) -> Any:
         if "rotocol" not in str(error):
             raise _refusal(url, error) from None
         raise UserError(
-            f"{url}: no storage is called {scheme}://.",
+            f"{url}: unknown kind of storage, {scheme}://.",
             "Use s3://BUCKET/FOLDER or a local folder.",
         ) from None
     except Exception as error:  # each storage raises its own kinds

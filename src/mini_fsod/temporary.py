@@ -35,7 +35,7 @@ def temporary_folder() -> Path:
             folder.mkdir(mode=0o700)
         except OSError as error:
             raise UserError(
-                f"{folder}: cannot be made ({error.strerror}).",
+                f"{folder}: cannot be created ({error.strerror}).",
                 "Choose another folder for temporary files with the variable TMPDIR.",
             ) from None
         _held.enter_context(lock(folder / LOCK))

@@ -52,7 +52,7 @@ def test_review_prints_its_address_and_ends_in_order(photos: Path, end: int) -> 
     assert len(address.partition("?token=")[2].strip()) >= 32
     assert process.returncode == 0
     assert "0 boxes (bolt 0)" in err
-    assert "everybody in this network" not in err
+    assert "anyone in this network" not in err
     assert not out.exists()  # nothing was drawn
 
 
@@ -64,7 +64,7 @@ def test_review_says_that_the_network_can_see_it(photos: Path) -> None:
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
-    assert "everybody in this network" in err
+    assert "anyone in this network" in err
 
 
 def test_review_reads_a_data_set_too(tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def test_study_refuses_folders_and_ways_that_cannot_work(
     assert "not a folder" in refused("-o", tmp_path / "file")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text("")
-    assert "a run is in this folder" in refused("-o", tmp_path / "run")
+    assert "contains a run" in refused("-o", tmp_path / "run")
     assert "voc-split4" in refused("-o", tmp_path / "out", "--split", "4")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "cannot be started by torchrun" in refused("-o", tmp_path / "out")

@@ -78,7 +78,7 @@ def test_scores_come_back(detected: Dataset, tmp_path: Path, to: str) -> None:
 
 @pytest.mark.parametrize("to", ["yolo", "voc"])
 def test_formats_without_scores_refuse_them(detected: Dataset, tmp_path: Path, to: str) -> None:
-    with pytest.raises(UserError, match="has no place for scores"):
+    with pytest.raises(UserError, match="cannot store scores"):
         convert(detected, tmp_path / "out", to)
     assert not (tmp_path / "out").exists()
 

@@ -102,9 +102,9 @@ def test_open_picture_decodes_only_the_formats_that_are_read(
     monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a program was started"))
     path = tmp_path / "a.png"
     path.write_bytes(content)
-    with pytest.raises(PictureError, match="not a picture of a format that is read"):
+    with pytest.raises(PictureError, match="not a picture in a supported format"):
         picture_size(path, decode=True)
-    with pytest.raises(UserError, match="not a picture of a format that is read"):
+    with pytest.raises(UserError, match="not a picture in a supported format"):
         decode(path, 100, 100)
     assert not is_drawing(path)
 

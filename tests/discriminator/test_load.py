@@ -183,8 +183,8 @@ class TestTimm:
         ("source", "words"),
         [
             ("resnet_51", 'no model "resnet_51"'),
-            ("test_vit:nowhere.pth", "nowhere.pth: there is no such file"),
-            ("test_vit:IMAGENET1K_V2", 'no file "IMAGENET1K_V2"'),
+            ("test_vit:nowhere.pth", "nowhere.pth: there is no such weights file"),
+            ("test_vit:IMAGENET1K_V2", 'no weights file "IMAGENET1K_V2"'),
             ("test_vit:net.pth", "do not fit test_vit"),
             ("resnet10t:net.pth", "resnet10t"),
         ],
@@ -239,7 +239,10 @@ class Sly:
     [
         ({"stem": torch.zeros(1)}, "not the weights of a ResNet"),
         ([1, 2], "no named tensors"),
-        ({"state_dict": {"conv1.weight": torch.zeros(64, 3, 7, 7)}, "sly": Sly()}, "any program"),
+        (
+            {"state_dict": {"conv1.weight": torch.zeros(64, 3, 7, 7)}, "sly": Sly()},
+            "could run code",
+        ),
     ],
 )
 def test_load_discriminator_refuses_files_without_weights(
@@ -262,9 +265,9 @@ def test_load_discriminator_refuses_damaged_files(name: str) -> None:
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("nowhere.pth", "nowhere.pth: there is no such file"),
-        ("", "there is no such file"),
-        ("resnet50:", "there is no such file"),
+        ("nowhere.pth", "nowhere.pth: there is no such weights file"),
+        ("", "there is no such weights file"),
+        ("resnet50:", "there is no such weights file"),
         ("resnet18:IMAGENET", '"IMAGENET" is neither a file nor weights'),
         ("resnet18-narrow", "no weights of resnet18-narrow"),
         ("resnet50:net.pth", "weights of resnet18, not of resnet50"),

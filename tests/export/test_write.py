@@ -74,7 +74,7 @@ def test_write_onnx_refuses_a_file_that_finds_something_else(
     target = tmp_path / "tiny.onnx"
     target.write_bytes(b"before")
     monkeypatch.setattr(write, "DetectorGraph", Wrong)
-    with pytest.raises(UserError, match=r"not written\. onnxruntime and PyTorch do not find"):
+    with pytest.raises(UserError, match=r"not written, because onnxruntime and PyTorch disagree"):
         write_onnx(target, tiny_model, made_pictures())
     assert target.read_bytes() == b"before"
 

@@ -310,15 +310,15 @@ def test_mine_refuses_a_scan_of_other_images(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"discriminator__weights": "nowhere.safetensors"}, "no such file of weights"),
+        ({"discriminator__weights": "nowhere.safetensors"}, "no such weights file"),
         ({"discriminator__weights": "resnet18:nosuch"}, "nosuch"),
         ({"discriminator__weights": "resnet81"}, "resnet81"),
         ({"mine__detections": "nowhere.json"}, r"nowhere\.json: there is no such file"),
-        ({"mine__segmenter": "nowhere.pt"}, r"nowhere\.pt: there is no such file of weights"),
+        ({"mine__segmenter": "nowhere.pt"}, r"nowhere\.pt: there is no such weights file"),
         ({"mine__pool": "nowhere.json"}, r"nowhere\.json: there is no such pool"),
         (
             {**NO_DISCRIMINATOR, "mine__candidates": "proposals"},
-            "proposals tells classes apart by the discriminator alone",
+            "proposals needs a discriminator to tell classes apart",
         ),
         ({"mine__candidates": "proposals"}, "proposals need features of crops"),
         (

@@ -169,7 +169,7 @@ def test_mine_refuses_missing_extra_images(shapes_data: Path, photos: Path, tmp_
     run = mining_run(shapes_data, tmp_path, mine__extra=folder)
     scan(run, run.folder("scan"))
     (folder / "deep" / "other3.png").unlink()
-    with pytest.raises(UserError, match=r"1 image of the scan missing: deep/other3\.png"):
+    with pytest.raises(UserError, match=r"1 scanned image missing, such as deep/other3\.png"):
         mine(run, run.folder("mine"))
 
 

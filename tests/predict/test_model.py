@@ -80,7 +80,7 @@ def test_predict_of_an_image_does_not_depend_on_the_others(
     for a, b in zip(found[:5], reversed(alone), strict=True):
         same(a, b)
     same(found[7], alone[0])
-    assert found[5] == Unreadable(photos / "bad.png", "not a picture of a format that is read.")
+    assert found[5] == Unreadable(photos / "bad.png", "not a picture in a supported format.")
     assert isinstance(found[6], Unreadable)
     assert "does not exist" in found[6].why
     assert list(model.predict_files([])) == []
@@ -148,10 +148,10 @@ def test_predict_of_large_arrays_reduces_them_as_files(model: Model, tmp_path: P
 @pytest.mark.parametrize(
     ("image", "message"),
     [
-        (np.zeros((4, 4, 3)), "array of float64"),
+        (np.zeros((4, 4, 3)), "array has the type float64"),
         (np.zeros((4, 4, 4), np.uint8), r"shape \(4, 4, 4\)"),
-        (np.zeros((0, 4, 3), np.uint8), "empty array"),
-        (3, "int is no picture"),
+        (np.zeros((0, 4, 3), np.uint8), "array is empty"),
+        (3, "int is not a picture"),
         ("none.jpg", "does not exist"),
         (".", "is a folder"),
     ],

@@ -149,5 +149,5 @@ def test_video_is_chosen_by_its_content(
     if read:
         assert len([*Video(tmp_path / "clip.mp4")]) == len(FRAMES)
         return
-    with pytest.raises(UserError, match=r"clip\.mp4: not a video of a format that is read"):
+    with pytest.raises(UserError, match=r"clip\.mp4: not a video in a supported format"):
         Video(tmp_path / "clip.mp4")

@@ -81,7 +81,7 @@ def test_drawing_overwrites_no_other_file(photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "five.json"
     out.write_text('{"made_by": "somebody"}')
     with (
-        pytest.raises(UserError, match="not drawn here"),
+        pytest.raises(UserError, match=r"exists without five\.jsonl"),
         drawing(photos, ["bolt"], out),
     ):
         pass

@@ -216,7 +216,7 @@ def test_review_writes_accepted_boxes_as_shots(mined: Path, tmp_path: Path) -> N
     assert config.shots.file == out
     (tmp_path / "other.json").write_text("{}")
     with (
-        pytest.raises(UserError, match="is no file of shots"),
+        pytest.raises(UserError, match="is not a file of shots"),
         reviewed_run(mined, tmp_path / "other.json"),
     ):
         pass

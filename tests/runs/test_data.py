@@ -199,7 +199,7 @@ def test_leave_out_removes_images_of_a_novel_class_and_keeps_its_shots(data: Pat
 
 
 def test_leave_out_refuses_a_class_that_is_not_novel(data: Path) -> None:
-    with pytest.raises(UserError, match='"red" is no novel class of this run'):
+    with pytest.raises(UserError, match='"red" is not a novel class of this run'):
         run_data(data, data__leave_out="red").check(["base"])
 
 

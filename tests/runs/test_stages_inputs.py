@@ -113,7 +113,7 @@ def test_run_refuses_folders_of_others(data: Path, finished: Path, tmp_path: Pat
     refused(data, "is the folder of the data")
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "plan.json").touch()
-    refused(tmp_path / "study", "holds a study")
+    refused(tmp_path / "study", "contains a study")
     (tmp_path / "old" / "base").mkdir(parents=True)
     refused(tmp_path / "old", "made by an older version of mini")
     shutil.copytree(finished, tmp_path / "alone" / "run", symlinks=True)

@@ -80,7 +80,7 @@ def test_link_says_that_a_finished_result_is_computed_anew(
     assert capsys.readouterr().err == ""
     store.link(run, "base", write_result(tmp_path, "base-3", finished=False))
     said = " ".join(capsys.readouterr().err.split())
-    assert said.startswith("base: to be computed anew")
+    assert said.startswith("base: to be computed again")
     assert said.endswith("base-2")
     store.link(run, "base", write_result(tmp_path, "base-4", finished=False))
     assert capsys.readouterr().err == ""

@@ -124,7 +124,7 @@ def test_init_add_writes_a_run_that_keeps_the_first_class(
 
 
 def test_earlier_says_what_a_run_lacks(finished: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no run"):
+    with pytest.raises(UserError, match="not the folder of a run"):
         earlier(tmp_path)
     (tmp_path / "config.yaml").write_bytes((finished / "config.yaml").read_bytes())
     with pytest.raises(UserError, match="nothing has been mined"):

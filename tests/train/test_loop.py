@@ -181,7 +181,7 @@ def test_train_refuses_a_nonfinite_gauge(tmp_path: Path) -> None:
     def losses(inputs: Inputs) -> dict[str, torch.Tensor]:
         return model.losses(inputs) | {"height": torch.tensor(torch.nan)}
 
-    with pytest.raises(UserError, match="The gauge height is not finite at iteration 0"):
+    with pytest.raises(UserError, match="The metric height is not finite at iteration 0"):
         train_small(losses, model, tmp_path)
 
 

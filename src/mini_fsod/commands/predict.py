@@ -193,7 +193,9 @@ def _in_video(
                 writer.add(drawn_at(image, image.size, shown, model.labels))
             progress(len(found))
     if not found:
-        raise UserError(f"{picture.path}: no frame of it can be read.", "Convert it to MP4.")
+        raise UserError(
+            f"{picture.path}: no frame of this video can be read.", "Convert it to MP4."
+        )
     return found
 
 

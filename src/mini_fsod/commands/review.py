@@ -66,7 +66,7 @@ def review_command(
     from mini_fsod.review.app import listen, make_app, serve
 
     if novel is not None and out is None:
-        raise UserError("--novel: the drawn boxes need a file.", "Name it: -o five.json")
+        raise UserError("--novel needs a file to save the boxes in.", "Name it: -o five.json")
     with ExitStack() as stack:
         listening = stack.enter_context(listen(host, port))
         review: Review
@@ -86,8 +86,8 @@ def review_command(
         token = secrets.token_urlsafe(TOKEN_BYTES)
         if host in OPEN or not _is_local(host):
             console.note(
-                "everybody in this network who learns the address can see the pictures and decide; "
-                "it is not encrypted"
+                "anyone in this network who knows the address can see the pictures and change "
+                "decisions; the traffic is not encrypted"
             )
         address = f"http://{_address(host, listening)}/?token={token}"
         serve(make_app(review, token, host), listening, partial(_announce, address))

@@ -119,6 +119,6 @@ def _refuse_overwriting_data(path: Path, out: Path) -> None:
     inside = real(data_folder(path)) in target.parents or target == real(path)
     if is_file(out) and inside and not is_sample(out):
         raise UserError(
-            f"{out} exists in the data folder and is not a sample: it would be lost.",
+            f"{out} is a file of the data, not a sample, and would be overwritten.",
             "Choose another file for -o.",
         )

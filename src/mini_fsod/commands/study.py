@@ -225,7 +225,7 @@ def _print_estimates(out: Path, todo: StudyPlan, whole: StudyPlan) -> None:
 
 
 def _speed_of_this_machine(todo: StudyPlan, out: Path) -> Rates | None:
-    """From the unfinished run with the most stages; None where the data are not here."""
+    """Rates measured on the unfinished run with the most stages; None without the data."""
     from mini_fsod.study.worker import is_cell_finished
 
     left = [cell for cell in todo.cells if not is_cell_finished(out, cell)]
@@ -264,7 +264,7 @@ def _refuse_folder(out: Path) -> None:
     if mode(out) and not is_folder(out):
         raise UserError(f"{out}: not a folder.", "Choose another one with --out.")
     if is_file(out / CONFIG_FILE):
-        raise UserError(f"{out}: a run is in this folder.", "Choose another one with --out.")
+        raise UserError(f"{out}: contains a run.", "Choose another one with --out.")
 
 
 def _refuse_one_sample(chosen: Study, todo: StudyPlan) -> None:

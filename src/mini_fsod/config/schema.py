@@ -261,7 +261,7 @@ class Mingle(Section):
 
 
 class Online(TimedTraining):
-    """Re-training on base boxes and mined ones, with a teacher that mines on (section 3.4)."""
+    """Re-training on base boxes and mined ones, with a teacher that keeps mining (section 3.4)."""
 
     # start from the backbone's weights, or from the few-shot detector
     start: Literal["weights", "transfer"] = "weights"

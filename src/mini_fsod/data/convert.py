@@ -66,7 +66,10 @@ def _with_sizes(data: Dataset) -> Dataset:
     paths = [data.path(i) for i in unknown.tolist()]
     for i, path, found in zip(unknown, paths, picture_sizes(paths), strict=True):
         if isinstance(found, Exception):
-            raise UserError(f"{path}: {found}.", "Its size is needed: name the pictures' folder.")
+            raise UserError(
+                f"{path}: {found}.",
+                "Its size is needed: name the folder of the pictures with --root.",
+            )
         sizes[i] = drawn_size(*found)
     return replace(data, sizes=sizes)
 
@@ -226,7 +229,7 @@ def _write_voc(data: Dataset, out: Path) -> None:
     stems = [PurePosixPath(file).stem for file in data.files]
     if len(set(stems)) < len(stems):
         raise UserError(
-            "VOC needs pictures with different names, whatever their folders.",
+            "VOC needs a different name for each picture, even in different folders.",
             "Rename them, or convert to coco or yolo.",
         )
     for i, file, (width, height), boxes in _images(data):
@@ -274,7 +277,7 @@ def _refuse_controls(data: Dataset) -> None:
 def _refuse_scores(data: Dataset, to: str) -> None:
     if (data.boxes.score >= 0).any():
         raise UserError(
-            f"{to} has no place for scores: detections would become annotations.",
+            f"{to} cannot store scores: detections would become annotations.",
             "Convert to coco, cvat, label-studio or fiftyone.",
         )
 

@@ -129,7 +129,7 @@ def _is_box(value: Any) -> bool:
 
 
 def _size(metadata: Any) -> tuple[int, int]:
-    """As in the metadata, which is there after compute_metadata() only."""
+    """Width and height in the metadata, which only compute_metadata() writes; else (0, 0)."""
     if isinstance(metadata, dict):
         width, height = metadata.get("width"), metadata.get("height")
         if all(type(v) is int and 0 < v < 2**31 for v in (width, height)):

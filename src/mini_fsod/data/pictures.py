@@ -93,7 +93,7 @@ def open_picture(path: Path) -> Iterator[Image.Image]:
         if is_unread(path.name):
             what = f"unsupported picture format ({path.suffix.lower()})"
             raise PictureError("picture-format", what) from None
-        what = "not a picture of a format that is read"
+        what = "not a picture in a supported format"
         raise PictureError("picture-unreadable", what) from None
     except Exception as error:  # decoders raise anything on damaged files
         if getattr(error, "errno", None) in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):

@@ -127,7 +127,7 @@ def without_class(data: Dataset, name: str, labels: LabelMap) -> Dataset:
     """The images without a box of a novel class (`data.leave_out`, the paper's Appendix B)."""
     if name not in labels.novel:
         raise UserError(
-            f"data.leave_out: {shown(name)} is no novel class of this run."
+            f"data.leave_out: {shown(name)} is not a novel class of this run."
             f"{nearest(name, labels.novel)}",
             f"Novel classes: {', '.join(labels.novel)}.",
         )

@@ -166,7 +166,7 @@ def _torchvision_resnet(settings: BackboneSettings, weights: str | WeightsFile |
             block = layer[0]
             if not isinstance(block, resnet.Bottleneck):
                 raise UserError(
-                    f"{settings.name} has no 1x1 convolutions that could have the stride.",
+                    f"{settings.name} has no 1x1 convolutions to move the stride to.",
                     "`caffe: true` is for resnet50 and larger.",
                 )
             block.conv1.stride, block.conv2.stride = block.conv2.stride, block.conv1.stride
@@ -260,7 +260,7 @@ def load_timm_weights(
     except Exception as error:  # tensors of other models make it raise anything
         raise UserError(
             f"{weights.path}: these weights do not fit {name}: {first_line(error)!r}.",
-            "Use the weights of this very model, with tensors named as timm does.",
+            "Use the weights of exactly this model, with the tensor names of timm.",
         ) from error
     names = {flat(tensor): tensor for tensor in net.state_dict()}
     others = {flat(tensor) for tensor in whole.state_dict()} - names.keys()
@@ -296,7 +296,7 @@ def import_timm(name: str) -> Any:
         import timm.layers
     except ImportError as error:
         raise UserError(
-            f'"{name}" is no ResNet of torchvision; timm, which may know it, is not installed.'
+            f'"{name}" is not a ResNet of torchvision. timm may know it, but is not installed.'
             f"{nearest(name, RESNETS)}",
             'Run: pip install "mini-fsod[timm]", or use resnet18, 34, 50, 101 or 152.',
         ) from error

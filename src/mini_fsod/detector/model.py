@@ -288,7 +288,7 @@ class Detector(nn.Module):
 
     @torch.no_grad()
     def predict(self, images: Sequence[Tensor]) -> list[dict[str, Tensor]]:
-        """As torchvision's models: images (3, h, w) in 0..1 of any sizes in, one dict each out.
+        """Detect as torchvision's models do: images (3, h, w) in 0..1 of any sizes, one dict each.
 
         `boxes` (n, 4) in the image's own pixels, `scores` (n,) and `labels` (n,), from 1.
         """

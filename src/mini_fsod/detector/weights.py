@@ -50,15 +50,15 @@ class WeightsFile(NamedTuple):
 def read_weights(path: Path, fix: str = "Check the path.") -> WeightsFile:
     """The tensors of a network, without a classifier or head `fc`; `fix` is for a wrong path."""
     if not is_file(path):
-        raise UserError(f"{path}: there is no such file of weights.", fix)
+        raise UserError(f"{path}: there is no such weights file.", fix)
     try:
         refuse_large(path)
         content = _read_safetensors(path) if path.suffix == ".safetensors" else _unpickle(path)
     except pickle.UnpicklingError as error:
         if not any(word in str(error) for word in ("GLOBAL", "allowlisted", "unrecognized")):
-            raise UserError(f"{path}: not a file of weights, or damaged.", fix) from None
+            raise UserError(f"{path}: not a weights file, or damaged.", fix) from None
         raise UserError(
-            f"{path}: the file holds more than tensors, and reading it could run any program.",
+            f"{path}: the file contains more than tensors, and loading it could run code.",
             "Use a .safetensors file, or one of torch.save(model.state_dict(), ...).",
         ) from None
     except Exception as error:  # damaged files make torch raise anything
@@ -80,7 +80,7 @@ def read_weights(path: Path, fix: str = "Check the path.") -> WeightsFile:
         tensors = inner or tensors
     tensors = {name: value for name, value in tensors.items() if not name.startswith("fc.")}
     if not tensors:
-        raise UserError(f"{path}: there are no named tensors in it.", fix)
+        raise UserError(f"{path}: it has no named tensors.", fix)
     if len(tensors) > TENSORS:
         raise UserError(f"{path}: more than {TENSORS:,} tensors.", "Give the weights of a network.")
     odd = [name for name, value in tensors.items() if not is_in_memory(value)]
@@ -210,7 +210,7 @@ def load_weights(
         ]
         raise UserError(
             f"{weights.path}: these weights do not fit {name}: {'; '.join(listed)}.",
-            "Use the weights of this very model, with tensors named as torchvision (or timm) does.",
+            "Use the weights of exactly this model, with tensor names of torchvision (or timm).",
         )
     net.load_state_dict(tensors, strict=False)
 

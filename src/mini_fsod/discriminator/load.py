@@ -118,7 +118,7 @@ def parse_source(source: str | Path) -> tuple[str | None, str | Path | None]:
 
 def _existing(path: Path) -> Path:
     if not is_file(path):
-        raise UserError(f"{path}: there is no such file of weights.", SPELLINGS)
+        raise UserError(f"{path}: there is no such weights file.", SPELLINGS)
     return path
 
 
@@ -185,13 +185,13 @@ def _timm_body(settings: BackboneSettings, weights: str | Path | None) -> LastMa
     name = settings.name
     timm = import_timm(name)
     if isinstance(weights, str):
-        raise UserError(f'There is no file "{weights}" of weights for {name}.', SPELLINGS)
+        raise UserError(f'There is no weights file "{weights}" for {name}.', SPELLINGS)
     file = None if weights is None else read_weights(weights, SPELLINGS)
     if not timm.models.is_model_in_modules(name.split(".")[0], TRANSFORMERS):
         return LastMap(make_backbone(settings, file or "pretrained"))
     if settings.stride_in_1x1:
         raise UserError(
-            f"{name} has no 1x1 convolution to carry the stride.",
+            f"{name} has no 1x1 convolutions to move the stride to.",
             "Set discriminator.caffe to false.",
         )
     try:

@@ -178,7 +178,9 @@ def _refuse(out: Path, how: Pretraining, images: int) -> None:
             f"Give at least {MIN_IMAGES}; thousands are better.",
         )
     if out.suffix != ".safetensors":
-        raise UserError(f"{out}: not a name for weights.", "Use the suffix .safetensors.")
+        raise UserError(
+            f"{out}: the name must end with .safetensors.", f"Name it {out}.safetensors."
+        )
     if (how.epochs is None) == (how.minutes is None):
         raise UserError("The length of the training is missing.", "Give either epochs or minutes.")
     if not math.isfinite(how.epochs or how.minutes or 0):

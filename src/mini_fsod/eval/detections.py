@@ -50,7 +50,7 @@ class DatasetDetections:
 
     @classmethod
     def of(cls, image: Any, label: Any, xywh: Any, score: Any) -> DatasetDetections:
-        """From columns: lists or arrays of any numeric type."""
+        """Detections from columns: lists or arrays of any numeric type."""
         images = np.asarray(image, dtype=np.int64)
         return cls(
             image=images,

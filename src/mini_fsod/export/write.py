@@ -57,11 +57,11 @@ def write_onnx(path: Path, model: TorchModel, pictures: Sequence[ImageLike]) -> 
     for one, where in ((result.same_pixels, ""), (result.own_reduction, " that the file reduces")):
         if not one.equal:
             raise UserError(
-                f"{path}: not written. onnxruntime and PyTorch do not find the same in "
-                f"{one.pictures} pictures{where}: {one.lone} of {one.detections} detections have "
-                f"no partner within {one.tolerance.box:g} pixels and {one.tolerance.score:g} of "
-                "the score.",
-                "Backbones of timm may do what ONNX cannot: use a ResNet. Otherwise please report "
+                f"{path}: not written, because onnxruntime and PyTorch disagree. In "
+                f"{one.pictures} pictures{where}, {one.lone} of {one.detections} detections are "
+                f"found by only one of the two, within {one.tolerance.box:g} pixels and "
+                f"{one.tolerance.score:g} of the score.",
+                "Some timm backbones cannot be exported: use a ResNet. If it is one, please report "
                 "it.",
             )
     write_bytes(path, content)
@@ -141,7 +141,7 @@ def to_onnx(detector: Detector, labels: LabelMap) -> bytes:
         reason = " ".join(str(error).split())[:300]
         raise UserError(
             f"The detector cannot be exported ({reason}).",
-            "Backbones of timm may do what ONNX cannot: use a ResNet.",
+            "Some timm backbones cannot be exported: use a ResNet.",
         ) from error
     proto = onnx.load_from_string(content.getvalue())
     test = detector.settings.test

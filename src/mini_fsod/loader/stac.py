@@ -138,7 +138,7 @@ def move_inside(
 
 
 def _inverse_maps(affine: Ints, amount: Floats) -> tuple[Floats, Floats]:
-    """From a place in the view to its source: matrices (B, 2, 2), and shifts (B, 2) as shares."""
+    """Maps from places in the view to their source: matrices (B, 2, 2), shifts (B, 2) as shares."""
     angle = np.deg2rad(DEGREES * amount)
     zero, one = np.zeros_like(angle), np.ones_like(angle)
     turned = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])

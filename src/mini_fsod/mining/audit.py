@@ -23,9 +23,9 @@ from mini_fsod.mining.candidates import Candidates
 
 MATCH_IOU = 0.5
 LOOSE_IOU = 0.1  # from here on, a false box is on an object of its class but badly placed
-SAME_BOX_IOU = 0.9  # of a shot with itself, whatever rounding files in between did
+SAME_BOX_IOU = 0.9  # from here on, a ground-truth box is the shot itself, rounded in files
 MIN_ANNOTATED = 0.25  # annotated objects per mined box: with fewer, most are just not annotated
-# up to which side, the root of its area in pixels of the picture, an object is called so
+# COCO's size classes: below which root of its area, in pixels of the picture, an object is in one
 SIZES = (("small", 32.0), ("medium", 96.0), ("large", np.inf))
 RANKS = (10, 30, 100, 300, 600, 1000)
 

@@ -43,7 +43,7 @@ def base_labels(labels: LabelMap) -> LabelMap:
 
 def find_base_objects(run: Run, data: Dataset, detector: Detector, team: Team) -> Pairs:
     """Possible base objects, as pairs: detections of base classes above `mine.min_score`. The
-    processes of the team share the images.
+    processes of the group share the images.
     """
     section, labels = run.config.mine, run.data.labels
     keys = run.config.detector.model_copy(update={"score_threshold": section.min_score})

@@ -78,7 +78,7 @@ class DotProducts:
 
     @classmethod
     def of(cls, proposals: Any, prototypes: Any) -> DotProducts:
-        """From `dot_products` of the proposals (m, C + 1) and of the prototypes (C, C + 1)."""
+        """What `dot_products` gave of the proposals (m, C + 1) and of the prototypes (C, C + 1)."""
         rows = np.asarray(proposals, dtype=np.float32)
         return cls(rows[:, :-1], rows[:, -1], np.asarray(prototypes, dtype=np.float64)[:, -1])
 

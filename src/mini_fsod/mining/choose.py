@@ -82,7 +82,7 @@ def check_mining(config: Config) -> None:
         raise UserError(f"{section.detections}: there is no such file.", "Check mine.detections.")
     if section.candidates == "proposals" and config.discriminator.weights == "none":
         raise UserError(
-            "mine.candidates: proposals tells classes apart by the discriminator alone.",
+            "mine.candidates: proposals needs a discriminator to tell classes apart.",
             "Set discriminator.weights and .crop, or mine.candidates to transfer.",
         )
     if config.transfer.calibration == "prototypes" and config.discriminator.weights == "none":
@@ -114,7 +114,7 @@ def mine(run: Run, folder: Path) -> dict[str, Any]:
     if pairs.files != data.files:
         raise UserError(
             f"{scan / PAIRS}: the data set has other images than when it was scanned.",
-            f"Remove the folder {scan} and run again: it is scanned anew.",
+            f"Delete the folder {scan} and repeat the command: it scans again.",
         )
     missing = run.data.missing(data)
     sure = NO_BOXES

@@ -137,7 +137,7 @@ def extra_images(run_data: RunData, images: Path, files: Collection[str] | None 
 
 
 def _like_mined(found: Dataset, data: Dataset) -> Dataset:
-    """With the classes of the data set, and its kind, which decides how they are numbered."""
+    """The images, with the classes of `data`, and its kind, which decides how they are numbered."""
     return replace(found, kind=data.kind, classes=data.classes, category_ids=data.category_ids)
 
 
@@ -146,8 +146,8 @@ def _indices(images: Path, found: Dataset, files: Collection[str]) -> list[int]:
     gone = [file for file in files if file not in index]
     if gone:
         raise UserError(
-            f"{images}: {console.count(len(gone), 'image')} of the scan missing: {gone[0]} ...",
-            "Put the images back, or give the folder another name: it is then scanned anew.",
+            f"{images}: {console.count(len(gone), 'scanned image')} missing, such as {gone[0]}.",
+            "Put the images back, or rename the folder: it is then scanned again.",
         )
     return [index[file] for file in files]
 

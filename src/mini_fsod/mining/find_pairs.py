@@ -67,7 +67,7 @@ class TopProposals(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """The results of a batch, boxes in the images' own pixels; B images without the filling."""
+    """The results of a batch, boxes in the images' own pixels; B images without padding."""
 
     image: Tensor  # (B,) index in the data set
     scores: Tensor  # (B, R, N)

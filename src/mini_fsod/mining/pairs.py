@@ -50,7 +50,7 @@ class Pairs:
 
     @classmethod
     def of(cls, image: Any, label: Any, score: Any, xywh: Any, proposal: Any) -> Pairs:
-        """From columns of any numeric type."""
+        """Pairs from columns of any numeric type."""
         return cls(
             np.asarray(image, dtype=np.int32),
             np.asarray(label, dtype=np.int32),
@@ -122,7 +122,7 @@ class Pairs:
             why = getattr(error, "strerror", None) or (error if known else type(error).__name__)
             raise UserError(
                 f"{path}: not the result of a scan ({why}).",
-                f"Remove the folder {path.parent} and run again: it is scanned anew.",
+                f"Delete the folder {path.parent} and repeat the command: it scans again.",
             ) from None
         return pairs
 

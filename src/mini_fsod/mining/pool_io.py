@@ -121,7 +121,7 @@ class _Audit(Kind):
 
 def read_thresholds(folder: Path) -> tuple[Any, Any]:
     """The content of `thresholds.json`, and of `audit.json` where there is one, else None."""
-    fix = f"Delete {folder} and run again: it is mined anew."
+    fix = f"Delete {folder} and repeat the command: it mines again."
     thresholds = read_state_file(folder / THRESHOLDS, _Thresholds, fix)
     return thresholds, read_state_file(folder / AUDIT, _Audit, fix)
 
@@ -194,7 +194,7 @@ def _ids(data: Dataset, labels: LabelMap) -> tuple[list[int], dict[str, int]]:
 
 
 def _rounded(values: Floats) -> Floats:
-    """To DIGITS significant digits, more than single precision has."""
+    """Values rounded to DIGITS significant digits, more than single precision has."""
     exponent = np.floor(np.log10(np.where(values == 0, 1.0, np.abs(values))))
     scale = 10.0 ** np.clip(DIGITS - 1 - exponent, 0, 22)  # powers that are exact in binary
     return np.asarray(np.round(values * scale) / scale)
@@ -356,7 +356,7 @@ class _Candidate(_Rejected):
 def read_candidates(path: Path, data: Dataset, labels: LabelMap) -> Candidates:
     """The candidates of a `candidates.json` that we wrote, in its order."""
     index = {file: i for i, file in enumerate(data.files)}
-    fix = f"Remove the folder {path.parent} and run again: it is mined anew."
+    fix = f"Delete the folder {path.parent} and repeat the command: it mines again."
     if not mode(path):
         raise UserError(f"{path}: the file is missing.", fix)
     novel = {name: k for k, name in enumerate(labels.novel)}

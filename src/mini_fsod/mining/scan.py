@@ -57,7 +57,7 @@ Reference = PrototypeComparison | CropReference | None
 
 
 def scan(run: Run, folder: Path) -> dict[str, Any]:
-    """Find the pairs of the images to mine; the leader writes them into `folder`."""
+    """Find the pairs of the images to mine; rank 0 writes them into `folder`."""
     section, data = run.config.mine, run.data.mined
     discriminator = discriminator_of(run.config, run.device)
     detector = None
@@ -176,7 +176,7 @@ def detected_pairs(
 def scan_plans(run: Run, sizes: Ints) -> list[Plan]:
     """The batches of a scan, for pictures of sizes (I, 2)."""
     views = run.config.views
-    return [  # the limit of the long side grows with the short side
+    return [  # the long side's limit grows with the short side
         plan
         for short in run.config.mine.scan_short or (views.test,)
         for plan in each_once(sizes, images_per_batch(run), short, views.long * short // views.test)

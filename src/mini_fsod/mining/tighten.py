@@ -78,7 +78,7 @@ def tightened_boxes(
 
 
 def longest_side(sizes: Ints) -> int:
-    """Of what the segmenter sees of pictures of sizes (I, 2); I is not 0."""
+    """The long side at which the segmenter sees pictures of sizes (I, 2); I is not 0."""
     return SMALL_SIDE if np.median(sizes.max(1)) <= SMALL_SIDE else SIDE
 
 

@@ -63,7 +63,7 @@ class Setup:
     def of(
         cls, batch: int, instances: int, pool: Mapping[str, float], iterations: int | None
     ) -> Setup:
-        """With a shorter long window where the training is short."""
+        """The setup, with a shorter long window where the training is short."""
         window = LONG_WINDOW
         if iterations is not None:
             window = min(LONG_WINDOW, max(SHORT_WINDOW, iterations // 5))

@@ -122,7 +122,7 @@ class Model(ABC):
     def _all(self, images: Sequence[ImageLike], score: float) -> list[Prediction]:
         for image in images:
             if isinstance(image, str | Path) and is_folder(Path(image)):
-                raise UserError(f"{image}: is a folder.", "Use predict_folder for it.")
+                raise UserError(f"{image} is a folder.", "Use predict_folder for it.")
         return [prediction.above(score) for prediction in self._stream(images, self._read)]
 
     def _stream(

@@ -99,13 +99,15 @@ def read_picture(image: ImageLike, short: int, long: int) -> Decoded:
         return Decoded(path, decode(path, short, long), size)
     if isinstance(image, np.ndarray):
         if image.dtype != np.uint8 or image.ndim not in (2, 3) or image.shape[2:] not in ((), (3,)):
-            raise UserError(f"An array of {image.dtype} with shape {image.shape}.", RGB_ARRAY)
+            raise UserError(
+                f"The array has the type {image.dtype} and the shape {image.shape}.", RGB_ARRAY
+            )
         if 0 in image.shape:
-            raise UserError(f"An empty array of shape {image.shape}.", RGB_ARRAY)
+            raise UserError(f"The array is empty: its shape is {image.shape}.", RGB_ARRAY)
         image = Image.fromarray(image)
     if not isinstance(image, Image.Image):
         kinds = "Give a path, a PIL image or an array, or a list of them."
-        raise UserError(f"A {type(image).__name__} is no picture.", kinds)
+        raise UserError(f"A {type(image).__name__} is not a picture.", kinds)
     rgb = to_rgb(Path("the image"), image)
     size = (rgb.height, rgb.width)
     height, width = reduced(np.array(size), short, long).tolist()

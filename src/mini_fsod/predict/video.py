@@ -50,7 +50,7 @@ class Video:
         with open_regular(path) as file:
             head = file.read(8)
         if not any(head[at:].startswith(kind) for at, kind in HEADS):
-            raise UserError(f"{path}: not a video of a format that is read.", "Convert it to MP4.")
+            raise UserError(f"{path}: not a video in a supported format.", "Convert it to MP4.")
         self._capture = self._cv2.VideoCapture(str(path))
         width, height, rate, frames = (
             self._capture.get(getattr(self._cv2, f"CAP_PROP_{name}"))

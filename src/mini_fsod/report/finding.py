@@ -25,7 +25,7 @@ class Finding:
         return next((word for least, word in WORDS if self.weight >= least), "worth knowing")
 
     def line(self) -> str:
-        """As one line, for the terminal while a run goes on."""
+        """The finding as one line, for the terminal while a run goes on."""
         tries = f" Try {' or '.join(self.changes)}." if self.changes else ""
         return f"{self.what}: {self.evidence}.{tries}"
 

@@ -209,7 +209,7 @@ def _parse(path: Path, content: bytes) -> tuple[list[Decision], int]:
                 break  # torn
             raise UserError(
                 f"{path}, line {n + 1}: cannot be read ({error}).",
-                "Delete that line, or rename the file to begin anew.",
+                "Delete that line, or rename the file to start over.",
             ) from None
         position += len(line)
     return found, position

@@ -13,7 +13,7 @@ import numpy as np
 
 from mini_fsod import console
 from mini_fsod.data.dataset import Boxes, Dataset
-from mini_fsod.data.layout import SAMPLE, is_sample, name_of
+from mini_fsod.data.layout import SAMPLE, name_of
 from mini_fsod.data.read import read
 from mini_fsod.data.shots import sample_digest
 from mini_fsod.data.subsets import default_training_set
@@ -133,8 +133,10 @@ def drawing(
     """Photos to draw boxes on. The decisions are kept beside the file of shots, as .jsonl."""
     path = out.with_suffix(".jsonl")
     if is_file(out) and not is_file(path):
-        what = "is a file of shots" if is_sample(out) else "exists"
-        raise UserError(f"{out}: {what} that was not drawn here.", "Choose another file for -o.")
+        raise UserError(
+            f"{out}: exists without {path.name}, in which `mini review` keeps its boxes.",
+            "Choose another file for -o.",
+        )
     whole = read(photos)
     for line in whole.notes:
         console.note(line)
@@ -143,7 +145,7 @@ def drawing(
         raise UserError(f"{photos}: there are no pictures.", "Choose another folder.")
     with lock(out.with_name(f".{out.name}.lock")) as alone:
         if not alone:
-            raise UserError(f"{out}: another process draws these boxes.", "End it first.")
+            raise UserError(f"{out}: another `mini review` writes this file.", "Stop it first.")
         journal = Journal(path)
         try:
             begun = Drawing(data, novel, out, journal, links)

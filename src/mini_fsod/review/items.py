@@ -218,7 +218,7 @@ class Review(ABC):
 
     def _decision(self, item: Item, request: DecisionRequest) -> Decision:
         if item.is_picture:
-            raise UserError("A whole picture cannot be decided about.", "Draw a box in it.")
+            raise UserError("A whole picture cannot be accepted or rejected.", "Draw a box in it.")
         if request.do == "draw":
             return Decision(item.place, "accept", item.mined, item.score)
         if request.do == "reject":
@@ -244,7 +244,7 @@ class Review(ABC):
         width, height = self.size(item)
         x, y, w, h = box
         if not all(map(math.isfinite, box)) or max(map(abs, box)) > 1e7:
-            raise UserError("The box is not made of finite numbers.")
+            raise UserError("A coordinate of the box is not a finite number.")
         left, top = min(max(x, 0.0), width), min(max(y, 0.0), height)
         right, bottom = min(max(x + w, 0.0), width), min(max(y + h, 0.0), height)
         if right - left < LEAST_PIXELS or bottom - top < LEAST_PIXELS:

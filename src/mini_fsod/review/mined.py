@@ -207,7 +207,7 @@ class MinedReview(Review):
         write_shots(path, united(mined, shots), self.labels.novel, [*of_shots, *found], "reviewed")
 
     def others(self, number: int) -> list[dict[str, Any]]:
-        """With the annotated base boxes of the picture."""
+        """The other boxes, with the annotated base boxes of the picture."""
         item = self.items[number]
         base = () if item.place.extra else self._base.get(item.place.picture, ())
         boxes = [{"id": None, "kind": "base", "class": p.name, "box": p.box} for p in base]
@@ -248,7 +248,9 @@ def reviewed_run(run: Path, out: Path | None = None, links: bool = False) -> Ite
     `out` is a file of shots: those of the run, and the accepted boxes.
     """
     if out is not None and is_file(out) and not is_sample(out):
-        raise UserError(f"{out}: exists, and is no file of shots.", "Choose another file for -o.")
+        raise UserError(
+            f"{out}: exists, and is not a file of shots.", "Choose another file for -o."
+        )
     if not is_file(run / CONFIG_FILE):
         raise UserError(
             f"{run}: not the folder of a run (it has no {CONFIG_FILE}).",
@@ -262,7 +264,8 @@ def reviewed_run(run: Path, out: Path | None = None, links: bool = False) -> Ite
     with lock(run / ".review.lock") as alone:
         if not alone:
             raise UserError(
-                f"{run}: another process reviews this run.", "Use its page, or end it first."
+                f"{run}: another `mini review` of this run is open.",
+                "Use its page, or stop it first.",
             )
         _refresh(run)
         journal = Journal(run / JOURNAL)

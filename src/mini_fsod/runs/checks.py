@@ -61,11 +61,11 @@ def checked_data(config: Config, device: torch.device, wanted: Sequence[str]) ->
 def check_folder(out: Path, config: Config, results_store: Path) -> None:
     root = config.data.root
     if is_file(out):
-        raise UserError(f"{out}: is a file.", "Choose another folder with --out.")
+        raise UserError(f"{out} is a file, not a folder.", "Choose another folder with --out.")
     if root is not None and real(out) == real(root if is_folder(root) else root.parent):
-        raise UserError(f"{out}: is the folder of the data.", "Choose another one with --out.")
+        raise UserError(f"{out} is the folder of the data.", "Choose another one with --out.")
     if is_file(out / PLAN):
-        raise UserError(f"{out}: holds a study.", "Choose another folder with --out.")
+        raise UserError(f"{out}: contains a study.", "Choose another folder with --out.")
     links = [out / stage for stage in STAGES if (out / stage).is_symlink()]
     folders = [out / stage for stage in STAGES if is_folder(out / stage)]
     if set(folders) - set(links):

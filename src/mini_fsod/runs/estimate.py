@@ -172,7 +172,7 @@ class _Estimator:
         return _of_training(name, section, pace, scoring)
 
     def _training(self, name: str) -> probe.Pace:
-        """Of a stage that trains the whole detector."""
+        """The pace of a stage that trains the whole detector."""
         config = self._config
         if name == "online":  # it needs neither the pool nor the few-shot detector
             changed = config.online.model_copy(update={"oracle": True, "start": "weights"})
@@ -184,7 +184,7 @@ class _Estimator:
         return probe.Pace(start + run.pace.start, run.pace.iteration, run.pace.memory)
 
     def _fine_tuning(self, name: str) -> probe.Pace:
-        """Of a stage that trains a few layers, on the features of all views or without them."""
+        """The pace of a stage that trains a few layers, with or without features of all views."""
         section: Transfer | Tune = getattr(self._config, name)
         shots, detector = self._data.shots, self._few_shot()
         if name == "tune":

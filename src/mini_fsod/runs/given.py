@@ -104,8 +104,8 @@ def check_without_labels(config: Config, stages: Sequence[str]) -> None:
 
 
 def copy_with_scores(given: Path, folder: Path) -> None:
-    """Copy a checkpoint into the folder of a stage; of a result that is kept beside it, the scores
-    and detections too. Those of other people's runs are not trusted.
+    """Copy a checkpoint into the folder of a stage. Scores and detections are copied only from a
+    result in the same store: those of other people's runs are not trusted.
     """
     copy_file(given, folder / CHECKPOINT_FILE)
     source = real(given).parent

@@ -1,4 +1,4 @@
-"""Is there any use in going on? Whether a stage left something for the later ones to build on.
+"""When to stop a run early: a stage's result is unusable for the later ones.
 
 Each rule gives the cause with its figures, and the next step. The pipeline ends a run there
 (`errors.HopelessError`), or only says it where the stage is the last or the user goes on anyway.

@@ -69,7 +69,7 @@ def needs(config: Config, stage: str) -> tuple[str, ...]:
 
 
 def stages_of(config: Config, last: str) -> tuple[str, ...]:
-    """The stages that lead to the result of `last`, in order; none that nothing builds on."""
+    """The stages that lead to the result of `last`, in order; only those that `last` depends on."""
     wanted = {last}
     for stage in reversed(STAGES):
         if stage in wanted:
@@ -121,7 +121,7 @@ def _digest(path: Path, size: int, changed: int, inode: int) -> str:
     """Read once by a process; the other arguments tell whether the file is still the same."""
     if size > HASHED_BYTES:
         what = f"{path}: larger than {HASHED_BYTES >> 20:,} MB."
-        raise UserError(what, "No file that a run is given has that size: check the path.")
+        raise UserError(what, "No input of a run is that large: check the path.")
     return digest(path)
 
 

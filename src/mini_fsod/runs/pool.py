@@ -33,8 +33,8 @@ ORIGIN = ".pools.json"  # which result each copy was made from, and its digest
 class Origin(Kind):
     result: str
     sha256: str
-    decisions: Count = 0  # of the review, done to it
-    edited: bool = False  # it was edited in another tool before they were
+    decisions: Count = 0  # number of review decisions applied to it
+    edited: bool = False  # it was edited in another tool before they were applied
 
 
 def refresh_pools(run: Path, mined: Path) -> None:

@@ -97,7 +97,7 @@ class FewPictures(RunData):
 
 @dataclass(frozen=True, slots=True)
 class PartFeed(Feed):
-    """A feed of which single parts of batches can be had."""
+    """A feed that can return part of a batch."""
 
     schedule: Schedule
     inputs: InputsOf

@@ -41,10 +41,10 @@ class Run:
         self.data = data
         self.device = device
         self.team = team
-        self.folder = folder  # of the result of a finished stage
+        self.folder = folder  # gives the folder of a finished stage's result
         self.pool = pool  # mined boxes to re-train on: a copy in the run's folder, to be corrected
         self.extra_pool = extra_pool  # those of `mine.extra`
-        self.anyway = False  # go on with a teacher that has collapsed
+        self.anyway = False  # whether to go on with a teacher that has collapsed
         self.began: float | None = None  # the time by `train.loop.clock` when the stage began
         self.scored_in: float | None = None  # seconds that the last scoring took
 
@@ -92,7 +92,7 @@ class Run:
             console.note(f"{stage}: batch {section.batch}, learning rate {section.learning_rate:g}")
         bf16 = self.bf16(section)
         reserve = 0.0
-        if section.budget_minutes and self.team.leads:  # the leader's clock counts, and it scores
+        if section.budget_minutes and self.team.leads:  # rank 0's clock counts, and it scores
             reserve = self.scored_in or scoring_seconds(
                 self.config, self.data, detector, labels, bf16
             )

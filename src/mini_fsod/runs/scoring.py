@@ -40,7 +40,7 @@ def score_test_set(
     """The detector's scores on the test set, as `eval.score.score` gives them, and its errors as
     `eval.errors.error_figures` does. The detections are written into `file`.
 
-    The processes of the team share the images; the first one scores, the others get nothing.
+    The processes of the group share the images; rank 0 scores, the others get nothing.
     """
     metric, test = config.data.metric, data.test
     if test is None:

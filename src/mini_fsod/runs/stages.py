@@ -314,7 +314,7 @@ class _Pipeline:
         """The scores of a detector on the test set; kept beside it, a file for each test set.
 
         So are its detections, and what it gets wrong ("errors" in the file alone), for reports. The
-        processes of the team share the images.
+        processes of the group share the images.
         """
         run, config = self._run, self._config
         metrics = store.read_metrics(folder) or {}
@@ -385,7 +385,7 @@ class _Pipeline:
         figures = store.read_metrics(folder) or {}
         self._figures[stage] = figures
         if stage in TRAINED:
-            self._figures[stage] = figures | self._score(stage, folder, ALONE)  # the leader asks
+            self._figures[stage] = figures | self._score(stage, folder, ALONE)  # on rank 0
         return True
 
     def _write_results(self) -> dict[str, Any]:

@@ -204,8 +204,8 @@ def link(run: Path, stage: str, folder: Path) -> None:
         return
     if path.is_symlink() and is_file(path / METRICS) and not is_file(folder / METRICS):
         console.note(
-            f"{stage}: to be computed anew, as settings, data or mini's version changed; the "
-            f"former result stays in {os.path.normpath(run / path.readlink())}"
+            f"{stage}: to be computed again, because settings, data or mini's version changed; the "
+            f"earlier result stays in {os.path.normpath(run / path.readlink())}"
         )
     part = part_of(path)
     try:

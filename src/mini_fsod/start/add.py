@@ -58,7 +58,9 @@ class Earlier(NamedTuple):
 def earlier(run: Path) -> Earlier:
     """The result of a finished run; a UserError says what it lacks."""
     if not is_file(run / CONFIG_FILE):
-        raise UserError(f"{run}: no run.", "Give the folder of a run: --from runs/bolts.")
+        raise UserError(
+            f"{run}: not the folder of a run.", "Give the folder of a run: --from runs/bolts."
+        )
     if not is_file(run / POOL):
         raise UserError(f"{run}: nothing has been mined yet.", f"First: mini run {run}.")
     config = resolve(run / CONFIG_FILE)

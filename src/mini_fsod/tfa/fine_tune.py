@@ -51,7 +51,7 @@ def fine_tune(
     why = "not asked for"
     if may_cache:
         why = why_not_cached(detector, schedule, max_boxes, device, bf16)
-    # the leader decides: memory may differ between processes
+    # rank 0 decides: memory may differ between processes
     if broadcast_from_leader(not why, run.team, device):
         count = len(schedule.every_view(min(VIEWS_PER_BATCH, schedule.images)))
         with console.progress(f"{stage}: looking at the shots", count) as report:

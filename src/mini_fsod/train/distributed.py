@@ -21,7 +21,7 @@ from mini_fsod.train.heartbeat import heartbeat
 
 Item = TypeVar("Item")
 
-# The leader mines alone while the others wait. If one process dies, torchrun ends them all.
+# Rank 0 mines alone while the others wait. If one process dies, torchrun ends them all.
 TIMEOUT = timedelta(days=1)
 JOIN = 300.0  # seconds until all processes must have found each other
 VARIABLES = ("RANK", "MASTER_ADDR", "MASTER_PORT")  # that torchrun sets in every process
@@ -29,7 +29,7 @@ VARIABLES = ("RANK", "MASTER_ADDR", "MASTER_PORT")  # that torchrun sets in ever
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """The processes that train together: this one's rank, and their number; (0, 1) if alone."""
+    """The process group: this process's rank, and the number of processes; (0, 1) if alone."""
 
     rank: int = 0
     world: int = 1
@@ -153,7 +153,7 @@ def largest_over_processes(value: int, device: torch.device) -> int:
 
 
 def broadcast_from_leader(value: int, team: Team, device: torch.device) -> int:
-    """The leader's value, in every process."""
+    """The value of rank 0, in every process."""
     if team.world == 1:
         return value
     tensor = torch.tensor(value, device=device)

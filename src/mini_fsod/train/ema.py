@@ -40,7 +40,7 @@ class Average(Generic[Model]):
 
     @torch.no_grad()
     def update(self) -> None:
-        """In a few kernels over all tensors, without waiting for the device."""
+        """Update all averages in a few kernels, without waiting for the device."""
         difference = torch._foreach_sub(self._trained, self._averaged)
         torch._foreach_mul_(difference, 1 - self.decay)
         torch._foreach_add_(self._averaged, difference)

@@ -59,7 +59,7 @@ class LossMonitor(Protocol):
 
     def look(self, step: int, means: Mapping[str, float]) -> Mapping[str, float]:
         """Called for every log line: `step` iterations are done, and `means` are the mean losses
-        and gauges since the last line. Returns values to log too; raises to stop the training.
+        and metrics since the last line. Returns values to log too; raises to stop the training.
         """
 
 
@@ -246,7 +246,7 @@ def _resume(
     except ValueError as error:
         raise UserError(
             f"{folder}: the training cannot resume: {error}.",
-            f"Delete {folder / FILE} to start it again, or change them back.",
+            f"Delete {folder / FILE} to start over, or change them back.",
         ) from error
     total = section.iterations or state["total"]
     done = {name: state[name] for name in TIMED if name in state}
@@ -273,7 +273,7 @@ def _time_limit(
 
 
 def _agree(limit: TimeLimit, team: Team, device: torch.device) -> None:
-    """Take over the leader's fit."""
+    """Take over the fit of rank 0."""
     if team.world == 1:
         return
     values = limit.total or 0, limit.step, int(PARTS * limit.share), limit.warm_up or 0

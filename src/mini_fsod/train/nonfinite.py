@@ -26,7 +26,7 @@ def refuse_nonfinite(
     wrong = (~losses.isfinite()).nonzero().tolist()
     if wrong:
         row, column = wrong[0]
-        kind = "loss" if is_loss(names[column]) else "gauge"
+        kind = "loss" if is_loss(names[column]) else "metric"
         what, iteration = f"The {kind} {names[column]} is not finite", row
     elif not _finite_weights(model):
         what, iteration = "The weights are not finite after the update", len(losses) - 1

@@ -103,7 +103,7 @@ def read_state(folder: Path) -> State | None:
 
 
 def delete_state(folder: Path) -> None:
-    """Of no use any more once the stage has finished."""
+    """Delete the state, which is of no use once the stage has finished."""
     if not is_folder(folder / FILE):
         (folder / FILE).unlink(missing_ok=True)
 

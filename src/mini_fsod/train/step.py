@@ -34,7 +34,7 @@ class DetectorInputs(NamedTuple):
 class Step:
     """Adds up the losses of `losses(inputs)` and updates the parameters that are not frozen.
 
-    Values whose name does not start with `loss` are gauges: logged, not trained on.
+    Values whose name does not start with `loss` are metrics: logged, not trained on.
 
     On CUDA the step is recorded for every shape of its inputs and replayed (`Captured`), unless
     `recorded` is false. Therefore

@@ -80,6 +80,6 @@ def test_init_writes_a_run_that_works_and_a_further_class_keeps_it(
     words = ("--from", "photos", "--add", "nut", "--boxes", "../nut.json", "--no-estimate")
     assert mini("init", *words, "-o", "../next/nut.yaml")[0] == 0
     monkeypatch.chdir(home)
-    code, out, err = mini("run", "next/nut.yaml", "--only-novel", "-o", "next/run", "--anyway")
+    code, _, err = mini("run", "next/nut.yaml", "--only-novel", "-o", "next/run", "--anyway")
     assert code == 0, err
     assert read_header(home / "next" / "run" / "detector.safetensors").labels.classes == ("nut",)

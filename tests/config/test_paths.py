@@ -68,3 +68,45 @@ def test_paths_stay_where_they_are_absolute_null_or_no_files(tmp_path: Path) -> 
     assert paths_for(tmp_path, keys) == keys
     wrong = {"data.root": ["a"], "shots.file": ""}  # reported as wrong values later
     assert paths_from(tmp_path, wrong) == wrong
+
+
+def test_a_published_detector_is_a_name_in_a_file_of_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "torchvision:fasterrcnn_resnet50_fpn"
+    (tmp_path / "sub").mkdir()
+    file = tmp_path / "sub" / "x.yaml"
+    file.write_text(f"preset: photos\nbase: {{checkpoint: '{name}'}}\n")
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "runs" / "x"
+    out.mkdir(parents=True)
+    for path in ("sub/x.yaml", file, "../" + str(file.relative_to(tmp_path.parent))):
+        config = resolve(path)
+        assert str(config.base.checkpoint) == name
+        stored = for_folder(config, out).to_yaml()
+        assert name in stored
+        assert f"/{name}" not in stored
+        (out / "config.yaml").write_text(stored)
+        assert resolve("runs/x/config.yaml") == config
+    # as runs stored it before
+    (out / "config.yaml").write_text(stored.replace(name, f"../../{name}"))
+    monkeypatch.chdir(out.parent)
+    assert str(resolve("x/config.yaml").base.checkpoint) == name
+
+
+def test_names_of_published_weights_stay_names_in_a_file_of_any_folder(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(
+        "preset: photos\n"
+        "detector: {weights: IMAGENET1K_V2}\n"
+        "discriminator: {weights: 'resnet50:IMAGENET1K_V1'}\n"
+        "shots: {official: voc}\n"
+    )
+    config = resolve(file)
+    assert config.detector.weights == "IMAGENET1K_V2"
+    assert config.discriminator.weights == "resnet50:IMAGENET1K_V1"
+    assert config.shots.official == "voc"
+    stored = for_folder(config, tmp_path / "runs" / "x")
+    assert stored.detector == config.detector
+    assert stored.discriminator == config.discriminator
+    assert stored.shots == config.shots

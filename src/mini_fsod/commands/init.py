@@ -93,7 +93,7 @@ def init_command(
     import torch
 
     from mini_fsod.config.load import resolve
-    from mini_fsod.start.choose import choose
+    from mini_fsod.start.choose import as_in_file, choose
     from mini_fsod.start.look import look
     from mini_fsod.start.warn import warnings
     from mini_fsod.start.write import text_of
@@ -105,6 +105,7 @@ def init_command(
         assert photos is not None
         found = look(photos, boxes, novel or ())
         choices = choose(found, gpu)
+    choices = as_in_file(choices, out.parent)
     written = shlex.quote(str(out))
     write_bytes(out, text_of(choices, command_line(), written).encode())
     config = resolve(out)
@@ -177,6 +178,8 @@ def _show_found(found: Found, gpu: bool) -> None:
     long, short = found.sizes.max(axis=1), found.sizes.min(axis=1)
     width, height = int(np.median(long)), int(np.median(short))
     _fact("Photos", f"{console.count(len(found.photos), 'photo')} {kind}")
+    if found.unlisted:
+        _fact("", f"{len(found.unlisted):,} of them not in the annotations: without labels")
     _fact("", f"median {width} x {height} pixels, short sides {short.min()} to {short.max()}")
     boxes, shots = console.count(sum(found.boxes_of.values()), "box"), found.shots
     _fact("Boxes", f"{boxes} in {console.count(len(shots), 'photo')} ({KINDS[shots.kind]})")

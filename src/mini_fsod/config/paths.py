@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from mini_fsod.config.schema import Config
-from mini_fsod.config.values import NULLS, NameOrFile, Section, UserPath
+from mini_fsod.config.values import NULLS, TORCHVISION, NameOrFile, Section, UserPath
 from mini_fsod.files import is_file
 from mini_fsod.remote import URL
 
@@ -67,4 +67,4 @@ def _moved(keys: Mapping[str, Any], folder: Path, moved: Any) -> dict[str, Any]:
 
 
 def _is_relative(path: str) -> bool:
-    return not (path.startswith(("/", "~")) or URL.match(path))
+    return not (path.startswith(("/", "~", TORCHVISION)) or URL.match(path))

@@ -124,6 +124,13 @@ def torchvision_name(value: Path | None) -> str | None:
     return text.removeprefix(TORCHVISION) if text.startswith(TORCHVISION) else None
 
 
+def _without_folder(value: Any) -> Any:
+    """Runs of early versions have stored ../../torchvision:NAME, as if it were a file."""
+    name = Path(value).name if isinstance(value, str | Path) else ""
+    known = name.removeprefix(TORCHVISION) in TORCHVISION_DETECTORS
+    return name if known and name.startswith(TORCHVISION) else value
+
+
 def _known_detector(value: Path) -> Path:
     name = torchvision_name(value)
     if name is not None and name not in TORCHVISION_DETECTORS:
@@ -151,7 +158,9 @@ Interval = Annotated[Numbers, _length(2, "two factors, as in [0.5, 1.25]")]
 Fractions = Annotated[Numbers, AfterValidator(_fractions)]
 UserPath = Annotated[Path, BeforeValidator(_expand_home)]
 DataPath = Annotated[UserPath, AfterValidator(as_path)]  # may be a URL
-DetectorPath = Annotated[UserPath, AfterValidator(_known_detector)]
+DetectorPath = Annotated[
+    UserPath, BeforeValidator(_without_folder), AfterValidator(_known_detector)
+]
 PoolPath = Annotated[UserPath, AfterValidator(_pool_of_run)]
 NameOrFile = Annotated[str, BeforeValidator(_expand_home)]
 Auto = Annotated[Literal["auto", True, False], BeforeValidator(_parse_bool)]

@@ -52,6 +52,7 @@ from mini_fsod.runs.pool import (
     edits,
     refresh_pools,
 )
+from mini_fsod.runs.published_files import all_files_named
 from mini_fsod.runs.results import device_name, say_figures, write_results
 from mini_fsod.runs.run import Run
 from mini_fsod.runs.scoring import score_test_set
@@ -98,7 +99,7 @@ def run(
     check_folder(out, config, results_store)
     given = torch_device(config.device)
     device = device_of_process(given)
-    with team(given) as together:
+    with all_files_named(config, wanted), team(given) as together:
         console.err.quiet = not together.leads
         try:
             data = checked_data(config, device, wanted)
@@ -122,8 +123,7 @@ def find_results(
 
     Nothing is computed or written; what would make the run fail before its first stage is raised.
     """
-    wanted = wanted_stages(config, first, last)
-    results_store = out.parent / store.STORE
+    wanted, results_store = wanted_stages(config, first, last), out.parent / store.STORE
     check_folder(out, config, results_store)
     device = torch_device(config.device)
     data = checked_data(config, device, wanted)

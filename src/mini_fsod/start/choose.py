@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mini_fsod import console
+from mini_fsod.config.paths import paths_for
 from mini_fsod.config.presets import PRESETS
+from mini_fsod.data.layout import is_archive
+from mini_fsod.data.unlisted import folder_of
 from mini_fsod.labels import COCO_BASE, COCO_NOVEL, folded
 from mini_fsod.start.look import Found
 
@@ -42,8 +45,15 @@ def choose(found: Found, gpu: bool, detector: Path | None = None) -> list[Choice
         *_data(found),
         *_shots(found),
         *_base(found, detector),
+        *_unlisted(found, given=detector is not None or not found.base),
         *_views(found, preset),
     ]
+
+
+def as_in_file(choices: Sequence[Choice], folder: Path) -> list[Choice]:
+    """The choices with paths as a configuration in this folder has them."""
+    values = paths_for(folder, {choice.key: choice.value for choice in choices})
+    return [choice._replace(value=values[choice.key]) for choice in choices]
 
 
 def preset_name(gpu: bool) -> str:
@@ -96,6 +106,21 @@ def _base(found: Found, detector: Path | None) -> list[Choice]:
         why = "that detector knows it: forget it, and learn it anew from your boxes"
         chosen.append(Choice("base.drop", shared, why))
     return chosen
+
+
+def _unlisted(found: Found, given: bool) -> list[Choice]:
+    """Photos that nobody has labelled, beside others: without labels for a given detector; beside
+    labels to train one on, they are extra ones.
+    """
+    if not found.unlisted:
+        return []
+    why = f"{console.count(len(found.unlisted), 'photo')} without labels beside the annotated ones"
+    if given:
+        return [Choice("data.unlisted", True, why)]
+    if is_archive(found.photos_path):  # its folder in the cache may go
+        return []
+    folder = folder_of(found.photos, found.unlisted)
+    return [Choice("mine.extra", str(folder), f"{why}: mined too")]
 
 
 def _views(found: Found, preset: Mapping[str, Any]) -> list[Choice]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from mini_fsod.data.pictures import PictureError, drawn_size, picture_sizes
 from mini_fsod.data.read import read
 from mini_fsod.data.subsets import is_of, is_target, renamed_as_in, testing_part, training_part
 from mini_fsod.data.text import shown
+from mini_fsod.data.unlisted import unlisted, with_unlisted
 from mini_fsod.errors import DataError, UserError, nearest
 from mini_fsod.files import is_file, is_folder, mode, real
 from mini_fsod.labels import folded, refuse_other_spellings
@@ -40,6 +42,7 @@ class Found:
     shots_root: Path | None  # folder of their pictures, where they do not lie with the boxes
     novel: tuple[str, ...]
     base: tuple[str, ...]  # classes of the photos' labels that are not new, with boxes
+    unlisted: tuple[str, ...] = ()  # files of `photos` that their annotations do not list
 
     @property
     def boxes_of(self) -> dict[str, int]:
@@ -84,10 +87,13 @@ def look(
         raise UserError(
             f"{photos_path}: {len(photos):,} photos without labels{inside}.", LABELS_FIX
         )
+    beside = unlisted(photos) if pictures is None else ()  # labels of a run list all its pictures
+    if beside:
+        photos = with_unlisted(photos, training_part(photos))
     shots, root = (photos, None)
     if boxes_path is not None:
-        shots, root = _shots(boxes_path, photos, pictures or photos_path)
-    base, new = _classes(photos, shots, novel, boxes_path)
+        shots, root = find_shots(boxes_path, photos, pictures or photos_path)
+    base, new = _classes(photos_path, photos, shots, novel, boxes_path)
     missing = [name for name in new if not (is_of(shots, (name,)) & is_target(shots)).any()]
     if missing:
         known = ", ".join(map(shown, shots.classes[:50])) or "none"
@@ -109,10 +115,11 @@ def look(
         root,
         new,
         base,
+        beside,
     )
 
 
-def _shots(path: Path, photos: Dataset, photos_path: Path) -> tuple[Dataset, Path | None]:
+def find_shots(path: Path, photos: Dataset, photos_path: Path) -> tuple[Dataset, Path | None]:
     """The boxes with their pictures found, and the folder to name in shots.root, if any.
 
     Pictures among the photos come first: a copy of them in the export would be mined again.
@@ -170,7 +177,11 @@ def _inside(data: Dataset, folder: Path) -> bool:
 
 
 def _classes(
-    photos: Dataset, shots: Dataset, novel: Sequence[str], boxes_path: Path | None
+    photos_path: Path,
+    photos: Dataset,
+    shots: Dataset,
+    novel: Sequence[str],
+    boxes_path: Path | None,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(base classes, new classes): those of the photos' labels that are not new, and the others."""
     labelled = [name for name in photos.classes if is_of(photos, (name,)).any()]
@@ -182,9 +193,14 @@ def _classes(
         new = [name for name in given if name not in labelled]
         if not new:
             listed = ", ".join(map(shown, given[:20]))
+            words = [f"mini init {shlex.quote(str(photos_path))}"]
+            words += [f"--boxes {shlex.quote(str(boxes_path))}"] * (boxes_path is not None)
+            words += [f"--novel {shlex.quote(given[0])}"]
             raise UserError(
                 f"Which classes are new? The photos' labels have all of {listed}.",
-                "Name the new ones: --novel CLASS, repeated for several.",
+                f"If that one is: {' '.join(words)}."
+                if len(given) == 1
+                else "Name the new ones: --novel CLASS, repeated for several.",
             )
     unknown = [name for name in new if name not in given]
     close = [name for name in given if unknown and folded(name) == folded(unknown[0])]

@@ -242,7 +242,7 @@ def test_read_refuses_another_folder_of_pictures_where_it_means_nothing(tmp_path
     tiny.write_pictures(tmp_path / "photos")
     path = tiny.write_coco(tmp_path / "coco")
     for wrong, root, words in (
-        (tmp_path / "photos", tmp_path, "without annotations"),
+        (tmp_path / "photos", tmp_path, "cannot be combined with another image folder"),
         (tiny.write_yolo(tmp_path / "yolo"), tmp_path / "nowhere", "no such folder"),
         (path, tmp_path / "nowhere", "no such folder"),
     ):

@@ -101,7 +101,7 @@ def test_write_onnx_refuses_a_file_that_reduces_pictures_wrongly(
 ) -> None:
     """Pictures that are reduced already are no test of that."""
     monkeypatch.setattr("mini_fsod.export.graph.resized_canvas", broken)
-    with pytest.raises(UserError, match="in 4 pictures that the file reduces: "):
+    with pytest.raises(UserError, match="In 4 pictures that the file reduces, "):
         write_onnx(tmp_path / "tiny.onnx", tiny_model, made_pictures())
     assert not list(tmp_path.iterdir())
 

@@ -58,9 +58,9 @@ def write_onnx(path: Path, model: TorchModel, pictures: Sequence[ImageLike]) -> 
         if not one.equal:
             raise UserError(
                 f"{path}: not written, because onnxruntime and PyTorch disagree. In "
-                f"{one.pictures} pictures{where}, {one.lone} of {one.detections} detections are "
-                f"found by only one of the two, within {one.tolerance.box:g} pixels and "
-                f"{one.tolerance.score:g} of the score.",
+                f"{one.pictures} pictures{where}, PyTorch finds {one.detections} boxes, and "
+                f"{one.lone} are found by only one of the two (within {one.tolerance.box:g} pixels "
+                f"and {one.tolerance.score:g} of the score).",
                 "Some timm backbones cannot be exported: use a ResNet. If it is one, please report "
                 "it.",
             )

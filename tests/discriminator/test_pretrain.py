@@ -14,12 +14,12 @@ from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.read import read
 from mini_fsod.discriminator import pretrain as room
 from mini_fsod.discriminator.load import load_discriminator, read_discriminator_header
-from mini_fsod.discriminator.pretrain import SMALL, Pretraining, new_body, pretrain, queue_length
+from mini_fsod.discriminator.pretrain import ON_CPU, Pretraining, new_body, pretrain, queue_length
 from mini_fsod.errors import UserError
 from mini_fsod.train import log
 
 CPU = torch.device("cpu")
-QUICK = replace(SMALL, epochs=8, batch=4, size=32, save_seconds=0.0)
+QUICK = replace(ON_CPU, epochs=8, batch=4, size=32, save_seconds=0.0)
 
 
 @pytest.fixture

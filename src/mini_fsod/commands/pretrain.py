@@ -69,11 +69,11 @@ def pretrain_command(
     An interrupted training resumes. Example: mini pretrain photos -o moco.safetensors
     """
     from mini_fsod.device import torch_device
-    from mini_fsod.discriminator.pretrain import SMALL, Pretraining, pretrain
+    from mini_fsod.discriminator.pretrain import ON_CPU, Pretraining, pretrain
     from mini_fsod.files import default_cache_folder
 
     torch_dev = torch_device(device)
-    settings = Pretraining() if torch_dev.type == "cuda" else SMALL
+    settings = Pretraining() if torch_dev.type == "cuda" else ON_CPU
     given = {"backbone": backbone, "batch": batch, "size": size}
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     if epochs is not None or minutes is not None:

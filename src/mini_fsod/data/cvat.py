@@ -78,12 +78,12 @@ def _parts(path: Path) -> Iterator[Element]:
         if length_of(source) > CVAT_BYTES:
             raise OSError(errno.EFBIG, f"larger than {CVAT_BYTES >> 20} MB")
         way: list[Element] = []
-        held = 0  # elements in memory
+        in_memory = 0  # elements in memory
         for event, element in iterparse(source, events=("start", "end"), forbid_dtd=True):
             if event == "start":
                 way.append(element)
-                held += 1
-                if held > CVAT_ELEMENTS:
+                in_memory += 1
+                if in_memory > CVAT_ELEMENTS:
                     raise ValueError(f"more than {CVAT_ELEMENTS:,} elements in one image")
                 if len(way) > 100:
                     raise ValueError("elements nested too deep")
@@ -96,7 +96,7 @@ def _parts(path: Path) -> Iterator[Element]:
                 element.clear()
                 if way:
                     way[-1].remove(element)
-                held = len(way)
+                in_memory = len(way)
 
 
 def _image(part: Element, found: Collected) -> None:

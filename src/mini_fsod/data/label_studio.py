@@ -48,7 +48,8 @@ def read_label_studio(path: Path, file: str) -> tuple[Dataset, list[Problem]]:
     report = Report(file)
     found = Collected("label studio", path.parent, report)
     several = 0
-    seen: set[int] = set()  # tasks of JSON-MIN, which repeats a task for each of its annotations
+    # JSON-MIN repeats a task for each of its annotations
+    read_tasks: set[int] = set()
     try:
         for index, task in enumerate(elements(path)):
             record = f"task {index + 1}"
@@ -58,10 +59,10 @@ def read_label_studio(path: Path, file: str) -> tuple[Dataset, list[Problem]]:
             number = task.get("id")
             if type(number) is int:
                 record = f"task {number}"
-                if number in seen:
+                if number in read_tasks:
                     several += 1
                     continue
-                seen.add(number)
+                read_tasks.add(number)
             several += _task(task, record, found)
             if found.is_full or report.counts.total() > PROBLEMS_OF_A_FILE:
                 break

@@ -84,10 +84,10 @@ def _merge_ids(data: Dataset, readable: Bools) -> tuple[Dataset, Bools]:
     applies to one of them only. So are XML files that name the picture of another one.
     """
     first = first_of_picture(data)
-    own = np.arange(len(first))
+    each_itself = np.arange(len(first))
     merged = (data.sizes[first] == data.sizes).all(axis=1) & (data.kind != "voc")
-    boxes = replace(data.boxes, image=np.where(merged, first, own)[data.boxes.image])
-    return data.with_boxes(boxes), readable & (first == own)
+    boxes = replace(data.boxes, image=np.where(merged, first, each_itself)[data.boxes.image])
+    return data.with_boxes(boxes), readable & (first == each_itself)
 
 
 def _merge_spellings(data: Dataset) -> tuple[Dataset, dict[str, str]]:

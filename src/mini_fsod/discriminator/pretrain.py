@@ -67,7 +67,7 @@ class _CosineTraining(TimedTraining):
 
 
 # For a CPU: a thousand images in two minutes
-SMALL = Pretraining(backbone=NARROW, epochs=25, batch=64, size=64, rate=0.06)
+ON_CPU = Pretraining(backbone=NARROW, epochs=25, batch=64, size=64, rate=0.06)
 
 
 def pretrain(

@@ -187,10 +187,10 @@ def reached_by_size(found: Candidates, truth: GroundTruth, index: int) -> dict[s
     """Hidden objects of a novel class by size, and how many of them a candidate of it is on."""
     boxes = truth.boxes
     of_class = ~truth.is_shot & (boxes.label == index + len(truth.labels.base))
-    boxes, own = boxes.take(of_class), found.take(found.label == index)
-    row, other = pairs_within(own.image, boxes.image)
+    boxes, candidates = boxes.take(of_class), found.take(found.label == index)
+    row, other = pairs_within(candidates.image, boxes.image)
     reached = np.zeros(len(boxes), dtype=np.bool_)
-    reached[other[iou(own.xywh[row], boxes.xywh[other]) >= MATCH_IOU]] = True
+    reached[other[iou(candidates.xywh[row], boxes.xywh[other]) >= MATCH_IOU]] = True
     side, low, table = np.sqrt(boxes.xywh[:, 2:].prod(axis=1)), 0.0, {}
     for name, high in SIZES:
         among = (side >= low) & (side < high)

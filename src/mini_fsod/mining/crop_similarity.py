@@ -140,10 +140,10 @@ def _class_means(features: Floats, label: Ints) -> Floats:
 def _competing(unit: Floats, label: Ints, prototypes: Floats, share: float, tau: float) -> Floats:
     similarity = unit @ unit_vectors(prototypes).T  # (m, C)
     mine = np.arange(len(unit)), label
-    own = similarity[mine]
+    to_own_class = similarity[mine]
     similarity[mine] = -np.inf
     other = similarity.max(1, initial=-1.0)
-    left = np.where(own < other, 0.0, own - share * np.maximum(other, 0.0))
+    left = np.where(to_own_class < other, 0.0, to_own_class - share * np.maximum(other, 0.0))
     return np.asarray(tau * np.clip(left, 0.0, 1.0))
 
 

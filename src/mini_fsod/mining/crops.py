@@ -80,8 +80,10 @@ def gather_parts(
 ) -> tuple[Tensor, Tensor]:
     """(n,) indices of boxes and their numbers (n, `dimension`), of all processes; n may be 0."""
     none = torch.zeros(0, dtype=torch.long), torch.zeros(0, dimension)
-    own = tuple(torch.cat([c.cpu() for c in column]) for column in zip(none, *parts, strict=True))
-    every = gather(own, run.team)
+    of_process = tuple(
+        torch.cat([c.cpu() for c in column]) for column in zip(none, *parts, strict=True)
+    )
+    every = gather(of_process, run.team)
     box, numbers = (torch.cat(column).to(run.device) for column in zip(*every, strict=True))
     return box, numbers
 

@@ -51,8 +51,8 @@ def tighten(
     pool = kept.copy()
     pool[dropped] = False
     tighter = console.count(int((xywh != found.xywh).any(1).sum()), "box")
-    again = f"; {len(dropped):,} left out, on objects of better ones" if len(dropped) else ""
-    console.note(f"{tighter} of {len(rows):,} tightened by the segmenter{again}")
+    left_out = f"; {len(dropped):,} left out, on objects of better ones" if len(dropped) else ""
+    console.note(f"{tighter} of {len(rows):,} tightened by the segmenter{left_out}")
     return moved, pool
 
 

@@ -156,11 +156,11 @@ def regions_to_ignore(pool: ScoredBoxes, candidates: ScoredBoxes) -> Targets:
     """Regions without background loss (B, H + N): boxes of the pool (B, H) of which the view
     shows too little for a target, and candidates (B, N) of which it shows anything.
     """
-    cut, seen = pool.valid & False, candidates.valid
+    cut, ignored = pool.valid & False, candidates.valid
     if pool.cut is not None and candidates.cut is not None:
-        cut, seen = pool.cut, seen | candidates.cut
+        cut, ignored = pool.cut, ignored | candidates.cut
     return join_targets(
-        Targets(pool.boxes, pool.labels, cut), Targets(candidates.boxes, candidates.labels, seen)
+        Targets(pool.boxes, pool.labels, cut), Targets(candidates.boxes, candidates.labels, ignored)
     )
 
 

@@ -56,8 +56,8 @@ def base_blocks(figures: Mapping[str, Figures]) -> bool:
 
 def _base_classes_lost(stage: str, figures: Mapping[str, Figures]) -> Iterator[Finding]:
     since_base = _lost(stage, figures, "bAP50", "base")
-    own = _lost(stage, figures, "bAP50", "online" if stage == "tune" else "base")
-    if stage in KINDER and own > WORSE and since_base > LOST:
+    lost = _lost(stage, figures, "bAP50", "online" if stage == "tune" else "base")
+    if stage in KINDER and lost > WORSE and since_base > LOST:
         yield Finding(
             SOME,
             f"The stage {stage} lowered the AP of the base classes",

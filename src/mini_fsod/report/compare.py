@@ -82,9 +82,9 @@ def _keys(runs: Sequence[RunFiles], names: Sequence[str]) -> Html:
     values = [{} if run.config is None else values_of(run.config) for run in runs]
     rows = []
     for key in KEYS:
-        own = [value.get(key, NONE) for value in values]
-        if len(set(own)) > 1:
-            rows.append([tag("code", key), *(tag("code", one) for one in own)])
+        of_runs = [value.get(key, NONE) for value in values]
+        if len(set(of_runs)) > 1:
+            rows.append([tag("code", key), *(tag("code", one) for one in of_runs)])
     if not rows:
         return tag("p", "The configurations are identical.")
     return data_table("Keys that differ", ["key", *names], rows, numbers=99)

@@ -36,7 +36,7 @@ def oracle_of(run: RunFiles) -> Oracle | None:
     stage = run.last_scored
     if stage is None or run.is_oracle:
         return None
-    own = run.figures[stage]
+    of_run = run.figures[stage]
     found = []
     beside = sorted(run.folder.resolve().parent.iterdir())
     for folder in islice((f for f in beside if is_file(f / RESULTS)), MOST_RUNS):
@@ -52,7 +52,7 @@ def oracle_of(run: RunFiles) -> Oracle | None:
         if not other.is_oracle or last is None:
             continue
         figures = other.figures[last]
-        same = all(figures.get(key) == own.get(key) for key in ("test_set", "metric"))
-        if same and own.get("test_set") and figures.get("nAP50") is not None:
+        same = all(figures.get(key) == of_run.get(key) for key in ("test_set", "metric"))
+        if same and of_run.get("test_set") and figures.get("nAP50") is not None:
             found.append(Oracle(folder.name, figures))
     return max(found, key=lambda one: one.figures["nAP50"], default=None)

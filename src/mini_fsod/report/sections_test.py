@@ -17,7 +17,7 @@ BEST, WORST = 6, 12  # pictures
 OPEN_WORST = 6
 MOST_CHARTS = 24
 CELL = (480, 480)  # pixels that a test picture fits
-SMALL = 0.05  # share of a class's boxes or detections that is worth a column
+WORTH_A_COLUMN = 0.05  # share of a class's boxes or detections that is worth a column
 MOST_COLUMNS = 6  # of the tables of confusions
 
 
@@ -121,7 +121,7 @@ def _confusions(
     totals: dict[str, int] = {}
     for _, of, counts in rows:
         for name, number in counts.items():
-            if name not in first and of and number >= max(SMALL * of, 1):
+            if name not in first and of and number >= max(WORTH_A_COLUMN * of, 1):
                 totals[name] = totals.get(name, 0) + number
     columns = sorted(totals, key=lambda name: -totals[name])[:MOST_COLUMNS]
     others = [

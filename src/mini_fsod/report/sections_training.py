@@ -136,11 +136,11 @@ def differences(config: Config) -> tuple[str, list[tuple[str, str, str]]]:
     """The preset that a configuration is nearest to, and each key that differs from it: the key,
     its value, and the preset's.
     """
-    own = values_of(config)
+    values = values_of(config)
     best: tuple[str, list[tuple[str, str, str]]] | None = None
     for name in PRESETS:
         its = preset_values(name, config.shots.k)
-        changed = [(key, own[key], its[key]) for key in KEYS if own[key] != its[key]]
+        changed = [(key, values[key], its[key]) for key in KEYS if values[key] != its[key]]
         if best is None or len(changed) < len(best[1]):
             best = name, changed
     assert best is not None  # there are presets

@@ -49,11 +49,11 @@ def is_this_machine(name: str, served: str) -> bool:
         return True
     if is_loopback(served):
         return False
-    own = socket.gethostname().lower()
+    this_machine = socket.gethostname().lower()
     try:
         ipaddress.ip_address(name)
     except ValueError:
-        return name in (served.lower(), own, f"{own}.local")
+        return name in (served.lower(), this_machine, f"{this_machine}.local")
     return True
 
 

@@ -17,7 +17,7 @@ SENTENCE = (
     "probably wrong, and others that are probably right, judging by score and your answers so far."
 )
 STEPS = 10  # of Newton's method; 5 suffice
-SMALL = 1e-6  # a step that changes nothing
+SMALLEST_STEP = 1e-6  # a step that changes nothing
 LEAST_WIDTH = 1e-3  # of the scores of a class, where all are equal
 
 
@@ -57,7 +57,7 @@ def fit_answers(distance: Floats, right: Bools) -> tuple[float, float]:
         gradient = columns.T @ (p - right) + found - prior
         curvature = (columns * (p * (1 - p))[:, None]).T @ columns + np.eye(2)
         step = np.linalg.solve(curvature, gradient)
-        while loss(found - step) > loss(found) and np.abs(step).max() > SMALL:
+        while loss(found - step) > loss(found) and np.abs(step).max() > SMALLEST_STEP:
             step = step / 2
         found = found - step
     return max(float(found[0]), 0.0), float(found[1])

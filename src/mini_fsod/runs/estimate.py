@@ -103,8 +103,8 @@ def estimate_run(
     with torch.random.fork_rng(), _quiet(), all_files_named(config, wanted):
         estimator = _Estimator(config, device, few, wanted, seconds)
         stages_found = [estimator.stage(name) for name in STAGES if name in wanted]
-        held = estimator.pictures_on_gpu()
-        found = tuple(replace(stage, memory=stage.memory + held) for stage in stages_found)
+        pictures = estimator.pictures_on_gpu()
+        found = tuple(replace(stage, memory=stage.memory + pictures) for stage in stages_found)
         result = RunEstimate(found, estimator.decoding() / 60)
     del estimator
     gc.collect()

@@ -34,26 +34,26 @@ def why_hopeless(
     `figures` are those of all stages so far, `pictures` are trained on by the stage base, and
     `pool` is the number of boxes in the run's pool, which people may have added.
     """
-    own = figures[stage]
+    of_stage = figures[stage]
     if stage == "base":
-        return _base(own, config, pictures)
+        return _base(of_stage, config, pictures)
     if stage == "scan":
-        return _scan(own, figures.get("transfer", {}), config)
+        return _scan(of_stage, figures.get("transfer", {}), config)
     if stage == "mine" and not pool:
-        return _mine(own, config)
+        return _mine(of_stage, config)
     return None
 
 
-def _base(own: Figures, config: Config, pictures: int) -> Hopeless | None:
-    score = own.get("bAP50")
+def _base(figures: Figures, config: Config, pictures: int) -> Hopeless | None:
+    score = figures.get("bAP50")
     if score is None or score >= LEAST_BAP50:
         return None
     what = (
         f"The base detector has learnt next to nothing: bAP50 {score:.1f} on "
-        f"{console.count(own.get('images', 0), 'test image')}; mining needs at least "
+        f"{console.count(figures.get('images', 0), 'test image')}; mining needs at least "
         f"{LEAST_BAP50:g}."
     )
-    iterations, section = own.get("iterations"), config.base
+    iterations, section = figures.get("iterations"), config.base
     if not iterations:
         return Hopeless(
             what,
@@ -63,7 +63,7 @@ def _base(own: Figures, config: Config, pictures: int) -> Hopeless | None:
     shown = iterations * section.batch / max(pictures, 1)
     what += (
         f" It trained for {console.count(iterations, 'iteration')} "
-        f"({console.duration(own.get('training_seconds', 0.0))}), which showed each of "
+        f"({console.duration(figures.get('training_seconds', 0.0))}), which showed each of "
         f"{console.count(pictures, 'picture')} {shown:.1f} times."
     )
     if config.detector.weights is None and config.detector.norm == "frozen":
@@ -83,9 +83,9 @@ def _base(own: Figures, config: Config, pictures: int) -> Hopeless | None:
     )
 
 
-def _scan(own: Figures, transfer: Figures, config: Config) -> Hopeless | None:
-    images = own.get("images", 0) + own.get("extra_images", 0)
-    if own.get("pairs", 0) + own.get("extra_pairs", 0) or not images:
+def _scan(figures: Figures, transfer: Figures, config: Config) -> Hopeless | None:
+    images = figures.get("images", 0) + figures.get("extra_images", 0)
+    if figures.get("pairs", 0) + figures.get("extra_pairs", 0) or not images:
         return None
     section = config.mine
     if section.detections is not None:
@@ -105,20 +105,20 @@ def _scan(own: Figures, transfer: Figures, config: Config) -> Hopeless | None:
     )
 
 
-def _mine(own: Figures, config: Config) -> Hopeless:
-    if own.get("given"):
+def _mine(figures: Figures, config: Config) -> Hopeless:
+    if figures.get("given"):
         return Hopeless(
-            f"The pool has no boxes: {own['given']} is empty.",
+            f"The pool has no boxes: {figures['given']} is empty.",
             "Set mine.pool to a pool that has some, or leave it out to mine.",
         )
     section = config.mine
-    candidates = own.get("candidates", 0) + own.get("extra", {}).get("candidates", 0)
+    candidates = figures.get("candidates", 0) + figures.get("extra", {}).get("candidates", 0)
     least = "mine.threshold"
     if section.threshold == "adaptive":
         least = f"mine.alpha (it was {section.alpha:g})"
         if section.mean_score is not None:
             least += f" or mine.mean_score ({section.mean_score:g})"
-    best = own.get("best_score")
+    best = figures.get("best_score")
     known = "" if best is None else f" (the best has a score of {best:.2f})"
     return Hopeless(
         f"Nothing was mined: none of {console.count(candidates, 'candidate')}{known} was chosen, "

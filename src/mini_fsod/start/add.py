@@ -121,10 +121,10 @@ def _repeats(mined: Boxes, shots: Boxes) -> Bools:
 def refuse_known(new: Sequence[str], labels: LabelMap) -> None:
     """A class of the former run cannot be added."""
     known = {folded(name): name for name in labels.classes}
-    again = [known[folded(name)] for name in new if folded(name) in known]
-    if again:
+    known_already = [known[folded(name)] for name in new if folded(name) in known]
+    if known_already:
         raise UserError(
-            f"--add: the run knows {', '.join(map(shown, again))} already.",
+            f"--add: the run knows {', '.join(map(shown, known_already))} already.",
             "To improve it, correct the run's pool.json and run it again.",
         )
 
@@ -150,11 +150,11 @@ def taken_over(config: Config, preset: str) -> list[Choice]:
     """Keys in which the former run differs from the preset."""
     k = config.shots.k or 1
     usual = _flat(resolve(preset, [f"shots.k={k}"]).model_dump(mode="json"))
-    own = _flat(config.model_dump(mode="json"))
+    of_run = _flat(config.model_dump(mode="json"))
     return [
-        Choice(key, own[key], "as in the former run")
+        Choice(key, of_run[key], "as in the former run")
         for key in KEYS
-        if key not in GIVEN and own[key] != usual[key]
+        if key not in GIVEN and of_run[key] != usual[key]
     ]
 
 

@@ -69,10 +69,10 @@ def team(device: torch.device) -> Iterator[Team]:
     try:
         with _ended_if_late():
             dist.init_process_group(backend_for(device), timeout=TIMEOUT)
-        own = Team(dist.get_rank(), dist.get_world_size())
+        joined = Team(dist.get_rank(), dist.get_world_size())
         try:
-            with heartbeat(own.rank, own.world):
-                yield own
+            with heartbeat(joined.rank, joined.world):
+                yield joined
         finally:
             dist.destroy_process_group()
     except RuntimeError as error:

@@ -63,6 +63,22 @@ def test_init_takes_an_export_straight_out_of_its_zip(mini, here: Path) -> None:
     assert resolve("photos.yaml").shots.file == Path("project.zip")
 
 
+@pytest.mark.parametrize("out", ["configs/bolts.yaml", "../configs/bolts.yaml"])
+def test_init_writes_paths_as_seen_from_the_configuration(
+    mini, here: Path, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert mini("init", "photos", "--boxes", "five.json", "--no-estimate", "-o", out)[0] == 0
+    folder = (here / out).resolve().parent
+    for seen_from in (here, folder):
+        monkeypatch.chdir(seen_from)
+        config = resolve(folder / "bolts.yaml")
+        assert config.data.root is not None
+        assert config.shots.file is not None
+        assert config.data.root.samefile(here / "photos")
+        assert config.shots.file.samefile(here / "five.json")
+        assert str(config.base.checkpoint) == "torchvision:fasterrcnn_resnet50_fpn"
+
+
 def test_init_writes_nothing_where_it_fails(mini, here: Path) -> None:
     code, _, err = mini("init", "photos", "--boxes", "five.json", "--novel", "nut")
     assert code == 2

@@ -11,6 +11,7 @@ import torch
 from helpers.given import Photos, is_new, write_detector, write_photos
 from helpers.shapes import NOVEL
 from helpers.tiny_run import SETTINGS
+from mini_fsod.checkpoint import read_header
 from mini_fsod.config.load import resolve
 from mini_fsod.data.read import read
 from mini_fsod.data.subsets import is_of
@@ -39,6 +40,14 @@ def small(given: Path) -> list[str]:
     return [f"{key}={value}" for key, value in keys.items() if key != "base.iterations"]
 
 
+def write_nuts(path: Path, photos: Photos, image: int) -> None:
+    """One box of a further class."""
+    box = {"id": 1, "image_id": image, "category_id": 1, "bbox": [2, 2, 40, 40]}
+    images = [record for record in photos.truth["images"] if record["id"] == image]
+    content = {"images": images, "annotations": [box], "categories": [{"id": 1, "name": "nut"}]}
+    path.write_text(json.dumps(content))
+
+
 def test_init_writes_a_run_that_works_and_a_further_class_keeps_it(
     photos: Photos, mini, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,3 +73,13 @@ def test_init_writes_a_run_that_works_and_a_further_class_keeps_it(
     assert len(whole) == len(photos.truth["images"])
     assert int(is_of(whole, (NOVEL,)).sum()) == len(new) > 5
     assert all(whole.path(i).is_file() for i in range(len(whole)))
+
+    # the command, with a configuration in another folder than the current one
+    write_nuts(home / "nut.json", photos, image=8)
+    monkeypatch.chdir(home / "runs")
+    words = ("--from", "photos", "--add", "nut", "--boxes", "../nut.json", "--no-estimate")
+    assert mini("init", *words, "-o", "../next/nut.yaml")[0] == 0
+    monkeypatch.chdir(home)
+    code, _, err = mini("run", "next/nut.yaml", "--only-novel", "-o", "next/run", "--anyway")
+    assert code == 0, err
+    assert read_header(home / "next" / "run" / "detector.safetensors").labels.classes == ("nut",)

@@ -89,7 +89,7 @@ def init_command(
     import torch
 
     from mini_fsod.config.load import resolve
-    from mini_fsod.start.choose import choose
+    from mini_fsod.start.choose import as_in_file, choose
     from mini_fsod.start.look import look
     from mini_fsod.start.warn import warnings
     from mini_fsod.start.write import text_of
@@ -101,6 +101,7 @@ def init_command(
         assert photos is not None
         found = look(photos, boxes, novel or ())
         choices = choose(found, gpu)
+    choices = as_in_file(choices, out.parent)
     written = shlex.quote(str(out))
     write_bytes(out, text_of(choices, command_line(), written).encode())
     config = resolve(out)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mini_fsod import console
+from mini_fsod.config.paths import paths_for
 from mini_fsod.config.presets import PRESETS
 from mini_fsod.labels import COCO_BASE, COCO_NOVEL, folded
 from mini_fsod.start.look import Found
@@ -44,6 +45,12 @@ def choose(found: Found, gpu: bool, detector: Path | None = None) -> list[Choice
         *_base(found, detector),
         *_views(found, preset),
     ]
+
+
+def as_in_file(choices: Sequence[Choice], folder: Path) -> list[Choice]:
+    """The choices with paths as a configuration in this folder has them."""
+    values = paths_for(folder, {choice.key: choice.value for choice in choices})
+    return [choice._replace(value=values[choice.key]) for choice in choices]
 
 
 def preset_name(gpu: bool) -> str:

@@ -367,3 +367,12 @@ def test_check_says_what_becomes_of_images_without_a_box(tmp_path: Path, mini) -
     code, _, err = mini("check", path, "--novel", "bird", "--no-sheet")
     assert code == 2
     assert "or give a finished detector" in err
+
+
+def test_check_says_how_many_pictures_the_annotations_leave_out(tmp_path: Path, mini) -> None:
+    tiny.write_coco(tmp_path)
+    (picture,) = [*tmp_path.rglob("a.png")]
+    picture.with_name("new.png").write_bytes(picture.read_bytes())
+    _, _, err = mini("check", str(tmp_path), "--no-sheet")
+    assert "are not in the annotations" in err
+    assert "data.unlisted" in err

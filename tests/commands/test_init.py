@@ -79,6 +79,30 @@ def test_init_writes_paths_as_seen_from_the_configuration(
         assert str(config.base.checkpoint) == "torchvision:fasterrcnn_resnet50_fpn"
 
 
+def test_init_mines_photos_that_no_annotation_lists(mini, here: Path) -> None:
+    """As labelling tools leave a folder: an annotation for some of the photos."""
+    write_boxes(here / "photos" / "boxes.json", *bolts(range(5)))
+    code, out, err = mini("init", "photos", "--novel", "bolt", "--no-estimate")
+    assert code == 0, err
+    assert "55 of them not in the annotations" in out
+    assert "Nothing to mine" not in out
+    config = resolve("photos.yaml")
+    assert config.data.unlisted
+    assert config.mine.extra is None
+
+
+def test_init_mines_unlisted_photos_as_extra_ones_beside_base_labels(mini, here: Path) -> None:
+    """They would count as labelled, and to show nothing."""
+    gears = [(n, "gear", (9.0, 9.0, 90.0, 90.0)) for n in range(20, 30)]
+    write_boxes(here / "photos" / "gears.json", *gears)
+    code, out, err = mini("init", "photos", "--boxes", "five.json", "--no-estimate")
+    assert code == 0, err
+    config = resolve("photos.yaml")
+    assert (config.mine.extra, config.data.unlisted) == (Path("photos"), False)
+    assert config.base.checkpoint is None
+    assert "Nothing to mine" not in out
+
+
 def test_init_writes_nothing_where_it_fails(mini, here: Path) -> None:
     code, _, err = mini("init", "photos", "--boxes", "five.json", "--novel", "nut")
     assert code == 2

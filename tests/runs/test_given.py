@@ -272,3 +272,26 @@ def test_missing_labels_are_none_where_the_base_detector_is_trained(
     data = RunData(config(root, **keys), torch.device("cpu"))
     assert not data.missing(data.mined).any()
     assert not data.is_open
+
+
+def test_unlisted_photos_are_mined_as_photos_without_labels(
+    photos: Photos, given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Five photos of a folder are annotated, the others are in no file."""
+    root = shutil.copytree(photos.root, tmp_path / "some")
+    shutil.copy(photos.shots, root / "some.json")
+    keys = {"shots__file": "null", "shots__root": "null", "data__root": root}
+    some = short(photos, given, **keys)
+    device = torch.device("cpu")
+    assert len(RunData(some, device).mined) == 5
+    assert "19 of 24 pictures" in capsys.readouterr().err
+    all_photos = short(photos, given, data__unlisted="true", **keys)
+    data = RunData(all_photos, device)
+    assert len(data.mined) == 24
+    assert data.missing(data.mined).all()
+    out = tmp_path / "runs" / "some"
+    stages.run(all_photos, out)
+    assert len(shapes.json_of(out / "pool.json")["images"]) == 24
+    trained = config(root, data__unlisted="true")
+    with pytest.raises(UserError, match=r"needs base\.checkpoint"):
+        _ = RunData(trained, device).whole

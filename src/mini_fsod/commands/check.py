@@ -78,6 +78,7 @@ def check_command(
         summarize,
         unlabelled_notes,
     )
+    from mini_fsod.data.unlisted import unlisted_notes
 
     name = name_of(data)
     refuse_split_with_novel(split, novel)
@@ -105,6 +106,7 @@ def check_command(
     figures = summarize(dataset, labels, sizes, training, training_name)
     notes = [*dataset.notes, *copy_notes(dataset, duplicates), *novel_notes(figures)]
     notes += unlabelled_notes(dataset, training)
+    notes += unlisted_notes(dataset, data) if subset is None else []
     if as_json:
         result = figures | {"notes": notes, "problems": [asdict(p) for p in problems]}
         print(json.dumps(result, allow_nan=False))

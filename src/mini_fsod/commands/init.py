@@ -174,6 +174,8 @@ def _show_found(found: Found, gpu: bool) -> None:
     long, short = found.sizes.max(axis=1), found.sizes.min(axis=1)
     width, height = int(np.median(long)), int(np.median(short))
     _fact("Photos", f"{console.count(len(found.photos), 'photo')} {kind}")
+    if found.unlisted:
+        _fact("", f"{len(found.unlisted):,} of them not in the annotations: without labels")
     _fact("", f"median {width} x {height} pixels, short sides {short.min()} to {short.max()}")
     boxes, shots = console.count(sum(found.boxes_of.values()), "box"), found.shots
     _fact("Boxes", f"{boxes} in {console.count(len(shots), 'photo')} ({KINDS[shots.kind]})")

@@ -45,6 +45,9 @@ class Data(Section):
     # most pictures of the test set to score on, the same ones in every run; null: all. Change it
     # if scoring takes long
     test_most: Count | None = None
+    # pictures beside those of the annotations, which do not list them, count as pictures without
+    # labels; needs base.checkpoint. Change it to true if only some of your pictures are annotated
+    unlisted: bool = False
     # a novel class: training images that show it are left out, its shots stay. Change it to learn a
     # class that the training images do not show (the paper's Appendix B)
     leave_out: str | None = None

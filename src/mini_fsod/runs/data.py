@@ -30,6 +30,7 @@ from mini_fsod.data.subsets import (
     without_class,
     without_empty,
 )
+from mini_fsod.data.unlisted import unlisted_notes, with_unlisted
 from mini_fsod.errors import UserError
 from mini_fsod.files import real
 from mini_fsod.labels import (
@@ -114,7 +115,25 @@ class RunData:
         data = _read(config.data.root, config.data.pictures, config.shots.file)
         for line in data.notes:
             console.note(line)
+        if config.data.unlisted:
+            return self._with_unlisted(data)
+        if config.mine.extra is None:
+            for line in unlisted_notes(data, config.data.root):
+                console.note(line)
         return data
+
+    def _with_unlisted(self, data: Dataset) -> Dataset:
+        if self._config.base.checkpoint is None:
+            raise UserError(
+                "data.unlisted needs base.checkpoint: without a given detector, pictures without "
+                "labels would count as pictures that show nothing.",
+                "Give a finished detector; or set data.unlisted to false, and mine.extra to the "
+                "folder of the pictures.",
+            )
+        whole = with_unlisted(data, self._config.data.train or training_part(data))
+        pictures = console.count(len(whole) - len(data), "picture")
+        console.note(f"{pictures} without labels beside the annotated ones (data.unlisted)")
+        return whole
 
     @cached_property
     def labels(self) -> LabelMap:

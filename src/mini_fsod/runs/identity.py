@@ -279,7 +279,10 @@ class _Unread:
 
     def __init__(self, config: Config) -> None:
         self._data = config.data.model_dump_json(
-            include={"root", "pictures", "split", "novel", "train", "test", "leave_out"}
+            include={
+                *("root", "pictures", "split", "novel", "train", "test"),
+                *("unlisted", "leave_out"),
+            }
         )
         self._shots = config.shots.model_dump_json()
         self.mined = ""

@@ -36,7 +36,7 @@ SAME_OBJECT = 0.5  # IoU from which a mined box repeats a shot
 # Keys of the former run that the next one does not take over: they say what was given to it
 GIVEN = (
     *("data.root", "data.pictures", "data.split", "data.novel", "data.train", "data.test"),
-    "data.leave_out",
+    *("data.unlisted", "data.leave_out"),
     *("shots.k", "shots.official", "shots.file", "shots.root", "shots.subset"),
     *("base.checkpoint", "base.drop", "base.iterations", "base.minutes", "transfer.checkpoint"),
     *("mine.pool", "mine.detections", "only_novel"),

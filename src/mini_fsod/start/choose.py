@@ -11,6 +11,8 @@ import numpy as np
 from mini_fsod import console
 from mini_fsod.config.paths import paths_for
 from mini_fsod.config.presets import PRESETS
+from mini_fsod.data.layout import is_archive
+from mini_fsod.data.unlisted import folder_of
 from mini_fsod.labels import COCO_BASE, COCO_NOVEL, folded
 from mini_fsod.start.look import Found
 
@@ -43,6 +45,7 @@ def choose(found: Found, gpu: bool, detector: Path | None = None) -> list[Choice
         *_data(found),
         *_shots(found),
         *_base(found, detector),
+        *_unlisted(found, given=detector is not None or not found.base),
         *_views(found, preset),
     ]
 
@@ -102,6 +105,21 @@ def _base(found: Found, detector: Path | None) -> list[Choice]:
         why = "that detector knows it: forgotten, and learned anew from the boxes"
         chosen.append(Choice("base.drop", shared, why))
     return chosen
+
+
+def _unlisted(found: Found, given: bool) -> list[Choice]:
+    """Photos that nobody has labelled, beside others: without labels for a given detector; beside
+    labels to train one on, they are extra ones.
+    """
+    if not found.unlisted:
+        return []
+    why = f"{console.count(len(found.unlisted), 'photo')} without labels beside the annotated ones"
+    if given:
+        return [Choice("data.unlisted", True, why)]
+    if is_archive(found.photos_path):  # its folder in the cache may go
+        return []
+    folder = folder_of(found.photos, found.unlisted)
+    return [Choice("mine.extra", str(folder), f"{why}: mined too")]
 
 
 def _views(found: Found, preset: Mapping[str, Any]) -> list[Choice]:

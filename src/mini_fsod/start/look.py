@@ -15,6 +15,7 @@ from mini_fsod.data.pictures import PictureError, drawn_size, picture_sizes
 from mini_fsod.data.read import read
 from mini_fsod.data.subsets import is_of, is_target, renamed_as_in, testing_part, training_part
 from mini_fsod.data.text import shown
+from mini_fsod.data.unlisted import unlisted, with_unlisted
 from mini_fsod.errors import DataError, UserError, nearest
 from mini_fsod.files import is_file, is_folder, mode, real
 from mini_fsod.labels import folded, refuse_other_spellings
@@ -40,6 +41,7 @@ class Found:
     shots_root: Path | None  # folder of their pictures, where they do not lie with the boxes
     novel: tuple[str, ...]
     base: tuple[str, ...]  # classes of the photos' labels that are not new, with boxes
+    unlisted: tuple[str, ...] = ()  # files of `photos` that their annotations do not list
 
     @property
     def boxes_of(self) -> dict[str, int]:
@@ -84,6 +86,9 @@ def look(
         raise UserError(
             f"{photos_path}: {len(photos):,} photos without labels{inside}.", LABELS_FIX
         )
+    beside = unlisted(photos) if pictures is None else ()  # labels of a run list all its pictures
+    if beside:
+        photos = with_unlisted(photos, training_part(photos))
     shots, root = (photos, None)
     if boxes_path is not None:
         shots, root = _shots(boxes_path, photos, pictures or photos_path)
@@ -109,6 +114,7 @@ def look(
         root,
         new,
         base,
+        beside,
     )
 
 

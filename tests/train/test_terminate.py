@@ -1,4 +1,4 @@
-"""SIGTERM during a training saves its state, and it resumes with equal bits."""
+"""SIGTERM or Ctrl-C during a training saves its state, and it resumes with equal bits."""
 
 from __future__ import annotations
 
@@ -13,22 +13,33 @@ from helpers import training as small
 from helpers.training import ITERATIONS, assert_same, run, train_small
 from mini_fsod.train import state as states
 from mini_fsod.train.distributed import Team
-from mini_fsod.train.terminate import TERMINATED, Terminated, sigterm_request
+from mini_fsod.train.terminate import TERMINATED, Terminated, stop_request
 
 
-def terminate_at(iteration: int) -> small.Hook:
-    return lambda n: os.kill(os.getpid(), signal.SIGTERM) if n == iteration else None
+def terminate_at(iteration: int, number: signal.Signals = signal.SIGTERM) -> small.Hook:
+    return lambda n: os.kill(os.getpid(), number) if n == iteration else None
 
 
+@pytest.mark.parametrize(
+    ("number", "error", "name"),
+    [(signal.SIGTERM, Terminated, "SIGTERM"), (signal.SIGINT, KeyboardInterrupt, "Ctrl-C")],
+)
 @pytest.mark.parametrize("iteration", [0, 6, 21])
-def test_sigterm_saves_the_state_of_the_iteration_and_resumes(
-    tmp_path: Path, iteration: int, capsys: pytest.CaptureFixture[str]
+def test_signal_saves_the_state_of_the_iteration_and_resumes(
+    tmp_path: Path,
+    iteration: int,
+    number: signal.Signals,
+    error: type[BaseException],
+    name: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     run(tmp_path / "whole")
-    with pytest.raises(Terminated) as ended:
-        run(tmp_path / "often", terminate_at(iteration), save_seconds=1000)
-    assert ended.value.code == TERMINATED == 143
-    assert f"state of iteration {iteration + 1:,} is saved" in capsys.readouterr().err
+    with pytest.raises(error) as ended:
+        run(tmp_path / "often", terminate_at(iteration, number), save_seconds=1000)
+    assert getattr(ended.value, "code", TERMINATED) == TERMINATED == 143
+    said = capsys.readouterr().err
+    assert f"{name}; the training state of iteration {iteration + 1:,} is saved" in said
+    assert "The same command resumes." in said
     state = states.read_state(tmp_path / "often")
     assert state is not None
     assert state["step"] == iteration + 1
@@ -50,29 +61,38 @@ def test_sigterm_to_one_process_ends_all_at_the_same_iteration(tmp_path: Path) -
 
 
 def hang_at_7(folder: Path) -> None:
-    run(folder, lambda n: time.sleep(60) if n == 7 else (folder / f"{n}").touch())
+    def before(n: int) -> None:
+        if n == 7:
+            (folder / "7").touch()
+            time.sleep(60)
+
+    run(folder, before)
 
 
-def test_second_sigterm_ends_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_second_signal_ends_at_once(tmp_path: Path, number: signal.Signals) -> None:
     process = small.start(hang_at_7, tmp_path)
-    while not (tmp_path / "6").exists():
+    assert process.pid is not None
+    while not (tmp_path / "7").exists():
         time.sleep(0.01)
     for _ in range(100):  # the first is received by now, or soon
-        process.terminate()
+        os.kill(process.pid, number)
         process.join(0.1)
         if process.exitcode is not None:
             break
-    assert process.exitcode == -signal.SIGTERM
+    assert process.exitcode == -number
 
 
-def test_sigterm_request_restores_the_handler() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with sigterm_request() as request:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stop_request_restores_the_handlers(number: signal.Signals) -> None:
+    before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
+    with stop_request() as request:
         assert not request.received
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert request.received
+        os.kill(os.getpid(), number)
+        assert request.received == number
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    assert signal.getsignal(signal.SIGTERM) == before
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
+    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == before
 
 
 def test_finished_training_does_not_end_the_run(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from mini_fsod.train.nonfinite import refuse_nonfinite
 from mini_fsod.train.schedule import Look, TimeLimit, rate_at, seconds_each
 from mini_fsod.train.state import FILE, StateWriter, read_state, restore, snapshot
 from mini_fsod.train.step import Inputs, Losses, Step, make_optimiser
-from mini_fsod.train.terminate import Terminated, sigterm_request
+from mini_fsod.train.terminate import stop_request, stopped_by
 
 clock = time.perf_counter
 LEAST_SHARE = 0.25  # of a time limit that is trained, however long start and scoring take
@@ -127,9 +127,9 @@ def train(
     start = last_log - progress.seconds
     looks: deque[Look] = deque([(progress.seconds, progress.step)], LOOKS)
     limit = _time_limit(section, progress, reserve, title)
-    stops = False
+    stops = 0  # the signal that ends the training
     with ExitStack() as stack:
-        sigterm = stack.enter_context(sigterm_request())
+        signals = stack.enter_context(stop_request())
         batches = stack.enter_context(closing(feed.batches(progress.step)))
         log = writer = None
         if team.leads:
@@ -154,10 +154,10 @@ def train(
                 console.note(f"{title}: an iteration takes {console.duration(took)} here. {FASTER}")
             ends = progress.step == progress.total
             logs = ends or progress.step % log_every == 0
-            stops = sigterm.received
+            stops = signals.received
             if team.world > 1:  # on CUDA they agree where the host waits for the device anyway
                 agrees = logs or device.type != "cuda"
-                stops = agrees and largest_over_processes(int(stops), device) > 0
+                stops = largest_over_processes(stops, device) if agrees else 0
             if not logs and not stops:
                 continue
 
@@ -195,12 +195,13 @@ def train(
             if stops:
                 break
     if stops:
+        name, error = stopped_by(stops)
         if team.leads:
             console.note(
-                f"{title}: SIGTERM; the training state of iteration {progress.step:,} is saved. "
+                f"{title}: {name}; the training state of iteration {progress.step:,} is saved. "
                 "The same command resumes."
             )
-        raise Terminated
+        raise error
     speed = section.batch * progress.step / max(progress.seconds, 1e-9)
     trained = Trained(progress.step, progress.seconds, speed)
     return (model if average is None else average.model), trained

@@ -99,15 +99,29 @@ def split_by_name(name: str, classes: Sequence[str]) -> LabelMap:
     return labels
 
 
-def split_by_novel(novel: Sequence[str], classes: Sequence[str]) -> LabelMap:
-    """The named classes are novel, all others of the data set base, in the data set's order."""
+def split_by_novel(
+    novel: Sequence[str], classes: Sequence[str], file: Path | None = None
+) -> LabelMap:
+    """The named classes are novel, all others base, in their order; `classes` are those of the data
+    and of `file`, a file of shots, if there is one.
+    """
     unknown = [n for n in novel if n not in classes]
     if unknown:
+        spelt = {folded(name): name for name in classes}
+        if file is not None and all(folded(n) in spelt for n in unknown):
+            right = [n if n in classes else spelt[folded(n)] for n in novel]
+            raise UserError(
+                f"No class {', '.join(map(shown, unknown[:10]))} in the data or in {file}: they "
+                f"spell it {', '.join(shown(spelt[folded(n)]) for n in unknown[:10])}.",
+                f"Write data.novel: [{', '.join(map(shown, right))}].",
+            )
+        where = "the data" if file is None else f"the data or in {file}"
         hints = "; ".join(f"{shown(n)}.{nearest(n, classes)}" for n in unknown[:10])
         listed = ", ".join(classes[:100])
-        known = f"Its classes: {listed}." if classes else "It has no boxes at all."
-        fix = "If the class's boxes are in a file of their own, set shots.file in a configuration."
-        raise UserError(f"No such class in the data: {hints}", f"{known} {fix}")
+        known = f"Known classes: {listed}." if classes else "There are no boxes at all."
+        fix = "If its boxes are in a file of their own, give that: shots.file, or --boxes."
+        fix = fix if file is None else "Correct data.novel, or the file."
+        raise UserError(f"No such class in {where}: {hints}", f"{known} {fix}")
     return LabelMap(tuple(c for c in classes if c not in novel), tuple(novel))
 
 
@@ -140,9 +154,17 @@ def novel_names(
     return names
 
 
-def label_map(classes: Sequence[str], split: str | None, novel: Sequence[str] | None) -> LabelMap:
-    """The label map of `--split NAME` or `--novel a,b,c`; with neither, all classes are base."""
+def label_map(
+    classes: Sequence[str],
+    split: str | None,
+    novel: Sequence[str] | None,
+    file: Path | None = None,
+) -> LabelMap:
+    """The label map of `--split NAME` or `--novel a,b,c`; with neither, all classes are base.
+
+    `file` as for `split_by_novel`.
+    """
     names = novel_names(split, novel, classes)
     if split:
         return split_by_name(split, classes)
-    return split_by_novel(names, classes) if names else LabelMap(tuple(classes), ())
+    return split_by_novel(names, classes, file) if names else LabelMap(tuple(classes), ())

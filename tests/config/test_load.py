@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mini_fsod import console
-from mini_fsod.config.load import resolve
+from mini_fsod.config.load import is_configuration, resolve
 from mini_fsod.config.schema import TRAINED, Config
 from mini_fsod.errors import DataError
 
@@ -324,3 +324,20 @@ def test_resolve_refuses_what_is_not_a_small_file(kind: str, tmp_path: Path) -> 
         os.truncate(path, 3 << 30)
     with pytest.raises(DataError, match="cannot be read"):
         resolve(str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("preset: photos\n", True),
+        ("data: {root: a}\n", True),
+        ("train: images/train\nval: images/val\nnames: [cat]\n", False),
+        ("train: images\ndata: here\nnames: [cat]\n", False),
+        ("- preset\n", False),
+        ("preset: [", False),
+    ],
+)
+def test_is_configuration_tells_it_from_data_yaml(tmp_path: Path, text: str, is_one: bool) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    assert is_configuration(tmp_path / "a.yaml") == is_one
+    assert not is_configuration(tmp_path)

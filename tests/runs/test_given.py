@@ -274,6 +274,13 @@ def test_missing_labels_are_none_where_the_base_detector_is_trained(
     assert not data.is_open
 
 
+def test_labels_name_the_spelling_of_the_file_of_shots(photos: Photos, given: Path) -> None:
+    other = short(photos, given, data__novel='["Blue, Light"]')
+    with pytest.raises(UserError, match=r'five\.json: they spell it "blue, light"') as said:
+        _ = RunData(other, torch.device("cpu")).labels
+    assert 'data.novel: ["blue, light"]' in said.value.fix
+
+
 def test_unlisted_photos_are_mined_as_photos_without_labels(
     photos: Photos, given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,7 @@ from mini_fsod.commands.options import AsJson, Data, Novel, Split, Subset, app, 
 from mini_fsod.data.layout import data_folder, is_archive, name_of
 from mini_fsod.errors import Problem, UserError, total
 from mini_fsod.files import is_file, real
-from mini_fsod.labels import LabelMap, refuse_split_with_novel
+from mini_fsod.labels import LabelMap
 
 if TYPE_CHECKING:
     from mini_fsod.data.dataset import Dataset
@@ -41,6 +41,13 @@ def check_command(
     novel: Novel = None,
     split: Split = None,
     subset: Subset = None,
+    boxes: Annotated[
+        Path | None,
+        Option(
+            help="Boxes of the novel classes, where they are not in DATA: as for mini init. "
+            "Example: --boxes five.json"
+        ),
+    ] = None,
     root: Annotated[
         Path | None,
         Option(help="Folder of the images, if not with the annotations. Example: --root photos"),
@@ -65,8 +72,10 @@ def check_command(
     """Check a data set, and say what can be mined in it.
 
     Prints counts, image sizes and all problems; the exit code is 2 if there are any.
+    DATA may be a configuration, as written by mini init: then its data, classes and shots.
     Example: mini check data/VOCdevkit --split voc-split1 --images
     """
+    from mini_fsod.commands.check_given import given, shot_notes
     from mini_fsod.data import check
     from mini_fsod.data.duplicates import copy_notes, leak_problems, same_content
     from mini_fsod.data.read import read_with_problems
@@ -80,14 +89,19 @@ def check_command(
     )
     from mini_fsod.data.unlisted import unlisted_notes
 
+    asked = given(data, root, split, novel, boxes)
+    data, root, split, novel = asked.data, asked.root, asked.split, asked.novel
     name = name_of(data)
-    refuse_split_with_novel(split, novel)
-    dataset, problems = read_with_problems(data, subset, root)
+    dataset, problems = read_with_problems(data, subset, root, asked.boxes)
+    shots = asked.shots(dataset)
     # an image set chosen by --subset is checked as the one to train on
     training_name, training = default_training_set(dataset) if subset is None else ("", dataset)
-    labels, class_problems = split_classes(dataset, split, novel, name, readable=not problems)
+    labels, class_problems = split_classes(
+        dataset, split, novel, name, readable=not problems, shots=shots
+    )
     complete = subset is None and not problems and len(dataset.boxes) > 0
-    class_problems += base_problems(training, labels, name, training_name, complete)
+    if not asked.has_detector:
+        class_problems += base_problems(training, labels, name, training_name, complete)
     decode = images or fix is not None  # a repaired copy should hold no image that fails later
     with console.progress("decoding images" if decode else "opening images", len(dataset)) as done:
         image_problems, sizes = check.picture_problems(dataset, decode, done)
@@ -105,8 +119,9 @@ def check_command(
     problems = (problems or check.empty_problems(dataset, name)) + class_problems
     figures = summarize(dataset, labels, sizes, training, training_name)
     notes = [*dataset.notes, *copy_notes(dataset, duplicates), *novel_notes(figures)]
-    notes += unlabelled_notes(dataset, training)
-    notes += unlisted_notes(dataset, data) if subset is None else []
+    notes += [] if asked.has_detector else unlabelled_notes(dataset, training, labels)
+    notes += [] if asked.uses_unlisted or subset else unlisted_notes(dataset, data)
+    notes += [] if shots is None else shot_notes(*shots, labels.novel)
     if as_json:
         result = figures | {"notes": notes, "problems": [asdict(p) for p in problems]}
         print(json.dumps(result, allow_nan=False))

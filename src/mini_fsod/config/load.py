@@ -97,6 +97,18 @@ def resolve(
     return _build(layers, problems)
 
 
+def is_configuration(path: Path) -> bool:
+    """Whether a YAML file has keys of ours, and is not the data.yaml of YOLO."""
+    if path.suffix.lower() not in (".yaml", ".yml") or not is_file(path):
+        return False
+    try:
+        table = parse_yaml(read_bytes(path, YAML_BYTES).decode("utf-8-sig"))
+    except (OSError, yaml.YAMLError, RecursionError, ValueError):
+        return False
+    ours = {"preset", "data", "shots"}
+    return isinstance(table, dict) and "names" not in table and bool(ours & table.keys())
+
+
 def for_folder(config: Config, folder: Path) -> Config:
     """The configuration as a file in this folder holds it: with paths from there."""
     keys = dict(_flat(config.model_dump(mode="json")))

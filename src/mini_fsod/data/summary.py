@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,27 +19,41 @@ from mini_fsod.data.subsets import (
     is_target,
 )
 from mini_fsod.errors import Problem, UserError
-from mini_fsod.labels import LabelMap, label_map, novel_names
+from mini_fsod.labels import LabelMap, label_map, novel_names, refuse_other_spellings
 
 EVERYDAY = "torchvision:fasterrcnn_resnet50_fpn"  # a detector of COCO's classes
 FEW_BARE = 0.1  # share of images without a box that is usual where all have been labelled
 
 
 def split_classes(
-    data: Dataset, split: str | None, novel: Sequence[str] | None, name: str, readable: bool
+    data: Dataset,
+    split: str | None,
+    novel: Sequence[str] | None,
+    name: str,
+    readable: bool,
+    shots: tuple[Path, Dataset] | None = None,
 ) -> tuple[LabelMap, list[Problem]]:
     """The label map of `--split` or `--novel`; unknown or empty novel classes become problems.
 
     With an unknown novel class, all classes are base. `readable`: reading the data gave no problem.
+    `shots` are a file with boxes of new classes, and its content.
     """
     try:
         novel_names(split, novel, data.classes)
         if not data.classes and not readable:
             return LabelMap((), ()), []  # the data could not be read: its classes are not known
-        if data.kind == "folder" and novel:  # its boxes are elsewhere, in shots.file
+        if (
+            data.kind == "folder" and novel and shots is None
+        ):  # its boxes are elsewhere, in shots.file
             return LabelMap((), tuple(novel_names(split, novel, novel))), []
-        labels = label_map(data.classes, split, novel)
-        empty = [one for one in labels.novel if not is_of(data, (one,)).any()]
+        file, in_file = shots or (None, data)
+        parts = [data, in_file]
+        if file is not None:
+            refuse_other_spellings(file, in_file.classes, data.classes)
+        classes = tuple(dict.fromkeys((*data.classes, *in_file.classes)))
+        labels = label_map(classes, split, novel, file)
+        labels = LabelMap(tuple(c for c in labels.base if c in data.classes), labels.novel)
+        empty = [c for c in labels.novel if not any(is_of(part, (c,)).any() for part in parts)]
         what = "the data has no box of it"
         fix = "label boxes of it in some images, or remove it from the novel classes"
         return labels, [Problem("novel-empty", name, f"class {one}", what, fix) for one in empty]
@@ -59,10 +74,7 @@ def base_problems(
     if training.kind == "folder":
         return []  # `unlabelled_notes` says what can be done
     what = "there is no box of a base class to train on"
-    if labels.novel and not labels.base:
-        fix = "name fewer; check a data set that has novel classes only without --novel"
-        return [Problem("base-empty", name, "", f"all classes are novel: {what}", fix)]
-    if not labels.novel or not complete:
+    if not (labels.novel and labels.base and complete):  # without base classes: `unlabelled_notes`
         return []
     if (is_target(training) & is_of(training, labels.base)).any():
         return []
@@ -126,8 +138,15 @@ def summarize(
     }
 
 
-def unlabelled_notes(data: Dataset, training: Dataset) -> list[str]:
-    """What can be mined in training images without a box, where these are not few."""
+def unlabelled_notes(data: Dataset, training: Dataset, labels: LabelMap) -> list[str]:
+    """What can be mined in training images without a box, where these are not few, and what takes
+    the place of base classes, where there are none.
+    """
+    if data.kind != "folder" and labels.novel and not labels.base:
+        return [
+            "all classes are novel: there is no box of a base class to train on. Give a finished "
+            f"detector, whose classes are the base classes (base.checkpoint: {EVERYDAY} knows 80)"
+        ]
     bare = len(training) - len(np.unique(training.boxes.image))
     if bare <= FEW_BARE * len(training):
         return []

@@ -142,7 +142,7 @@ class RunData:
         if {*config.novel} - {*classes} and self._config.shots.file is not None:
             classes = tuple(dict.fromkeys((*classes, *self._shot_file.classes)))
         by_name = split_by_name(config.split, classes) if config.split else None
-        labels = by_name or split_by_novel(config.novel, classes)
+        labels = by_name or split_by_novel(config.novel, classes, self._config.shots.file)
         if self._config.base.checkpoint is None:
             return without_empty(labels, self.whole)
         given = with_given_classes(labels, self._config.base)

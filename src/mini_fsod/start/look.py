@@ -91,7 +91,7 @@ def look(
         photos = with_unlisted(photos, training_part(photos))
     shots, root = (photos, None)
     if boxes_path is not None:
-        shots, root = _shots(boxes_path, photos, pictures or photos_path)
+        shots, root = find_shots(boxes_path, photos, pictures or photos_path)
     base, new = _classes(photos, shots, novel, boxes_path)
     missing = [name for name in new if not (is_of(shots, (name,)) & is_target(shots)).any()]
     if missing:
@@ -118,7 +118,7 @@ def look(
     )
 
 
-def _shots(path: Path, photos: Dataset, photos_path: Path) -> tuple[Dataset, Path | None]:
+def find_shots(path: Path, photos: Dataset, photos_path: Path) -> tuple[Dataset, Path | None]:
     """The boxes with their pictures found, and the folder to name in shots.root, if any.
 
     Pictures among the photos come first: a copy of them in the export would be mined again.

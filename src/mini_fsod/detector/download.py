@@ -16,7 +16,6 @@ from urllib.request import Request, urlopen
 
 import torch
 
-from mini_fsod.config.values import TORCHVISION
 from mini_fsod.detector.weights import first_line
 from mini_fsod.errors import UserError
 from mini_fsod.files import digest, is_file
@@ -25,12 +24,21 @@ SECONDS = 4  # for the first answer of a server
 HUB_FILES = ("model.safetensors", "pytorch_model.bin")  # in a repository of Hugging Face
 
 
+class NotFetchedError(UserError):
+    """A published file that is not on this machine could not be downloaded."""
+
+
+def place_of(url: str) -> Path:
+    """Where torch keeps the file of a URL."""
+    return Path(torch.hub.get_dir()) / "checkpoints" / Path(urlparse(url).path).name
+
+
 def fetch_torchvision(name: str, url: str, checked: bool = False) -> Path:
     """The file of a URL in torch's cache, downloaded and its hash checked if it is not there.
 
     `checked`: the hash of a file that is there is checked too; somebody may have put it there.
     """
-    path = Path(torch.hub.get_dir()) / "checkpoints" / Path(urlparse(url).path).name
+    path = place_of(url)
     if is_file(path):
         if checked:
             _check_hash(path, url)
@@ -88,8 +96,11 @@ def _check_hash(path: Path, url: str) -> None:
         )
 
 
-def _not_fetched(name: str, url: str, error: Exception, cache: Path | None = None) -> UserError:
-    if name.startswith(TORCHVISION):
+def _not_fetched(
+    name: str, url: str, error: Exception, cache: Path | None = None
+) -> NotFetchedError:
+    """`cache` is the folder in which the file would be found, where that is all it takes."""
+    if cache is not None:
         fix = f"Fetch {url} on another computer, and put the file into {cache}."
     else:
         fix = (
@@ -97,7 +108,8 @@ def _not_fetched(name: str, url: str, error: Exception, cache: Path | None = Non
             f"detector.weights=FILE for the detector, discriminator.weights={name}:FILE for a "
             "discriminator."
         )
-    return UserError(f"The weights of {name} could not be downloaded: {first_line(error)}.", fix)
+    what = f"The weights of {name} could not be downloaded: {first_line(error)}."
+    return NotFetchedError(what, fix)
 
 
 def _refuse_silence(url: str) -> None:

@@ -19,6 +19,7 @@ from mini_fsod.runs.data import RunData
 from mini_fsod.runs.detectors import refuse_other_architecture
 from mini_fsod.runs.given import check_given
 from mini_fsod.runs.identity import stages_of
+from mini_fsod.runs.published_files import all_files_named
 
 PLAN = "plan.json"  # of a study
 
@@ -47,7 +48,8 @@ def checked_data(config: Config, device: torch.device, wanted: Sequence[str]) ->
     data = RunData(config, device)
     data.check(wanted)
     if "base" in wanted:
-        check_given(config)
+        with all_files_named(config, wanted):
+            check_given(config)
     for stage in ("base", "transfer"):
         given = getattr(config, stage).checkpoint
         if stage in wanted and given is not None and torchvision_name(given) is None:

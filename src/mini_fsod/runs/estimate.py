@@ -39,6 +39,7 @@ from mini_fsod.runs.base import base
 from mini_fsod.runs.data import RunData
 from mini_fsod.runs.detectors import new_detector, to_device
 from mini_fsod.runs.identity import stages_of
+from mini_fsod.runs.published_files import all_files_named
 from mini_fsod.runs.scoring import scoring_seconds
 from mini_fsod.segmenter.load import load_segmenter
 from mini_fsod.tfa.cached_features import bytes_of_views, why_not_cached
@@ -99,7 +100,7 @@ def estimate_run(
     few = probe.FewPictures(config, device)
     if data is not None:
         vars(few).update(vars(data))  # the parts that it has read
-    with torch.random.fork_rng(), _quiet():
+    with torch.random.fork_rng(), _quiet(), all_files_named(config, wanted):
         estimator = _Estimator(config, device, few, wanted, seconds)
         stages_found = [estimator.stage(name) for name in STAGES if name in wanted]
         held = estimator.pictures_on_gpu()

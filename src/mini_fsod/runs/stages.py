@@ -52,6 +52,7 @@ from mini_fsod.runs.pool import (
     edits,
     refresh_pools,
 )
+from mini_fsod.runs.published_files import all_files_named
 from mini_fsod.runs.results import device_name, say_figures, write_results
 from mini_fsod.runs.run import Run
 from mini_fsod.runs.scoring import score_test_set
@@ -97,7 +98,7 @@ def run(
     results_store = results_store or out.parent / store.STORE
     check_folder(out, config, results_store)
     device = device_of_process(torch_device(config.device))
-    with team(device) as together:
+    with all_files_named(config, wanted), team(device) as together:
         console.err.quiet = not together.leads
         try:
             data = checked_data(config, device, wanted)

@@ -154,3 +154,15 @@ def test_look_names_photos_that_cannot_be_opened(tmp_path: Path) -> None:
     found = look(photos, write_boxes(tmp_path / "b.json", *bolts()), ())
     assert len(found.sizes) == 7
     assert found.unreadable[0].startswith("photo7.jpg (")
+
+
+def test_look_names_the_whole_command_where_the_labels_have_one_class(tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "my photos")
+    write_boxes(photos / "boxes.json", *bolts())
+    with pytest.raises(UserError, match="Which classes are new") as said:
+        look(photos, None, ())
+    assert f"mini init '{photos}' --novel bolt" in said.value.fix
+    write_boxes(photos / "boxes.json", *bolts(), (5, "nut", (1, 1, 50, 50)))
+    with pytest.raises(UserError, match="Which classes are new") as said:
+        look(photos, None, ())
+    assert "repeated for several" in said.value.fix

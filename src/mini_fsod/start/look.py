@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +93,7 @@ def look(
     shots, root = (photos, None)
     if boxes_path is not None:
         shots, root = find_shots(boxes_path, photos, pictures or photos_path)
-    base, new = _classes(photos, shots, novel, boxes_path)
+    base, new = _classes(photos_path, photos, shots, novel, boxes_path)
     missing = [name for name in new if not (is_of(shots, (name,)) & is_target(shots)).any()]
     if missing:
         known = ", ".join(map(shown, shots.classes[:50])) or "none"
@@ -176,7 +177,11 @@ def _inside(data: Dataset, folder: Path) -> bool:
 
 
 def _classes(
-    photos: Dataset, shots: Dataset, novel: Sequence[str], boxes_path: Path | None
+    photos_path: Path,
+    photos: Dataset,
+    shots: Dataset,
+    novel: Sequence[str],
+    boxes_path: Path | None,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(base classes, new classes): those of the photos' labels that are not new, and the others."""
     labelled = [name for name in photos.classes if is_of(photos, (name,)).any()]
@@ -188,9 +193,14 @@ def _classes(
         new = [name for name in given if name not in labelled]
         if not new:
             listed = ", ".join(map(shown, given[:20]))
+            words = [f"mini init {shlex.quote(str(photos_path))}"]
+            words += [f"--boxes {shlex.quote(str(boxes_path))}"] * (boxes_path is not None)
+            words += [f"--novel {shlex.quote(given[0])}"]
             raise UserError(
                 f"Which classes are new? The photos' labels have all of {listed}.",
-                "Name the new ones: --novel CLASS, repeated for several.",
+                f"If that one is: {' '.join(words)}."
+                if len(given) == 1
+                else "Name the new ones: --novel CLASS, repeated for several.",
             )
     unknown = [name for name in new if name not in given]
     close = [name for name in given if unknown and folded(name) == folded(unknown[0])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from helpers import exports, tiny
 from mini_fsod.data.read import read, read_with_problems
+from mini_fsod.errors import UserError
 
 WRITERS: dict[str, Callable[[Path], object]] = {
     "coco": tiny.write_coco,
@@ -20,6 +22,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "fiftyone": exports.write_fiftyone,
     "darknet": exports.write_darknet,
     "label studio yolo": exports.write_label_studio_yolo,
+    "labelimg": exports.write_labelimg,
 }
 
 
@@ -76,7 +79,9 @@ def test_read_finds_uploaded_pictures_of_yolo_by_their_own_names(tmp_path: Path)
     assert tiny.boxes_of(read(tmp_path / "data", root=tmp_path / "photos")) == tiny.EXPECTED
 
 
-@pytest.mark.parametrize("write", [exports.write_darknet, exports.write_label_studio_yolo])
+@pytest.mark.parametrize(
+    "write", [exports.write_darknet, exports.write_label_studio_yolo, exports.write_labelimg]
+)
 def test_read_says_how_to_name_the_pictures_of_yolo(tmp_path: Path, write) -> None:
     write(tmp_path / "data", pictures=False)
     (problem,) = read_with_problems(tmp_path / "data")[1]
@@ -92,3 +97,41 @@ def test_read_says_which_label_files_of_yolo_have_no_picture(tmp_path: Path) -> 
     data, problems = read_with_problems(tmp_path / "data", root=tmp_path / "photos")
     assert len(data) == 2
     assert [(p.kind, p.file) for p in problems] == [("picture-missing", "obj_train_data/c.txt")]
+
+
+def test_read_finds_the_pictures_of_labelimg_in_another_folder(tmp_path: Path) -> None:
+    home = exports.write_labelimg(tmp_path / "data", pictures=False)
+    tiny.write_pictures(tmp_path / "photos")
+    assert tiny.boxes_of(read(home, root=tmp_path / "photos")) == tiny.EXPECTED
+    assert tiny.boxes_of(read(exports.write_labelimg(tmp_path / "one"))) == tiny.EXPECTED
+
+
+def test_read_does_not_take_other_text_files_for_boxes(tmp_path: Path) -> None:
+    (tmp_path / "classes.txt").write_text("cat\n")
+    (tmp_path / "notes.txt").write_text("5 photos of 2026 in the garden\n")
+    with pytest.raises(UserError, match="no annotations or pictures"):
+        read(tmp_path)
+
+
+def test_errors_name_the_zip_and_not_where_it_was_unpacked(tmp_path: Path) -> None:
+    """Here of a FiftyOne export that does not name its pictures."""
+    home = tmp_path / "export"
+    tiny.write_pictures(home / "data")
+    content = {"classes": ["bird"], "labels": {"a": [{"label": 0, "bounding_box": [0, 0, 1, 1]}]}}
+    (home / "labels.json").write_text(json.dumps(content))
+    archive = exports.zipped(home, tmp_path / "fo.zip")
+    for path in (home, home / "labels.json", archive):
+        with pytest.raises(UserError, match="FiftyOneImageDetectionDataset") as said:
+            read(path)
+        assert "COCODetectionDataset" in said.value.fix
+    assert said.value.what.startswith(f"{archive}/labels.json: ")
+    assert str(said.value) == said.value.what
+
+
+def test_problems_name_the_zip_of_the_pictures(tmp_path: Path) -> None:
+    home = exports.write_darknet(tmp_path / "data", pictures=False)
+    tiny.write_pictures(tmp_path / "photos")
+    (tmp_path / "photos" / "c.png").unlink()
+    photos = exports.zipped(tmp_path / "photos", tmp_path / "photos.zip")
+    _, problems = read_with_problems(home, root=photos)
+    assert [p.what for p in problems] == [f"no picture of that name in {photos}"]

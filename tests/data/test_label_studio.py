@@ -110,3 +110,11 @@ def test_read_label_studio_lists_damaged_regions(tmp_path: Path) -> None:
         del part["original_width"]
     kinds = [kind for kind, _ in problems_of(tmp_path, tasks)]
     assert kinds == ["box-shape", "key-missing", "size-missing", "size-missing"]
+
+
+def test_read_takes_json_min_without_its_annotators(tmp_path: Path) -> None:
+    """Scripts that merge or thin out exports keep the boxes alone."""
+    tasks = exports.label_studio_min()
+    content = [{key: task[key] for key in ("image", "id", "label")} for task in tasks]
+    exports.write_label_studio(tmp_path, content)
+    assert tiny.boxes_of(read(tmp_path)) == tiny.EXPECTED

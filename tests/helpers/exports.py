@@ -151,6 +151,17 @@ def write_label_studio_yolo(folder: Path, pictures: bool = True) -> Path:
     return folder
 
 
+def write_labelimg(folder: Path, pictures: bool = True) -> Path:
+    """labelImg's YOLO: all in one folder, which may be another one than that of the pictures."""
+    folder.mkdir(parents=True)
+    if pictures:
+        write_pictures(folder)
+    for stem in SIZES:
+        (folder / f"{stem}.txt").write_text(_yolo_lines(stem))
+    (folder / "classes.txt").write_text("\n".join(CLASSES) + "\n")
+    return folder
+
+
 def zipped(folder: Path, target: Path, inside: str = "") -> Path:
     """A folder as a .zip, without pictures if the folder has none; below `inside` in it."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:

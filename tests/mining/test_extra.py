@@ -12,6 +12,7 @@ import pytest
 
 from helpers import shapes
 from helpers.mining_run import mine_again, mined, mining_config, mining_run, scan_and_mine
+from helpers.run_data import run_data
 from helpers.shapes import NOVEL
 from mini_fsod.errors import UserError
 from mini_fsod.mining.choose import check_mining, mine
@@ -126,9 +127,19 @@ def test_extra_images_leaves_out_the_images_of_the_data(shapes_data: Path, tmp_p
     found = extra_images(data, folder)
     assert len(found) == 8
     assert found.classes == data.mined.classes
-    assert found.notes == (f"{folder}: 1 image of the data set left out",)
+    assert found.notes == (f"{folder}: 1 image of the data set or of shots left out",)
     with pytest.raises(UserError, match="all of its images are in the data set"):
         extra_images(data, shapes_data / "train")
+
+
+def test_extra_images_leaves_out_the_images_of_shots(shapes_data: Path, tmp_path: Path) -> None:
+    """Beside labelled photos, the boxes of a new class may be in others of the folder."""
+    content = shapes.pictures(tmp_path / "more", 6, seed=9, name="other")
+    shots = [box for box in content["annotations"] if box["image_id"] == 2]
+    (tmp_path / "more" / "shots.json").write_text(json.dumps(content | {"annotations": shots}))
+    data = run_data(shapes_data, shots__file=tmp_path / "more" / "shots.json")
+    found = extra_images(data, tmp_path / "more")
+    assert found.files == tuple(f"other{n}.png" for n in (0, 2, 3, 4, 5))
 
 
 def test_extra_images_leaves_out_unreadable_images(shapes_data: Path, tmp_path: Path) -> None:

@@ -13,13 +13,16 @@ import stat
 import struct
 import zipfile
 import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from io import BufferedReader
 from pathlib import Path
 
 from mini_fsod import console
 from mini_fsod.data.file_names import ANNOTATIONS, is_picture, stays_inside
 from mini_fsod.data.text import is_text, shown
-from mini_fsod.errors import UserError
+from mini_fsod.errors import Problem, UserError
 from mini_fsod.files import (
     FREE_SPACE,
     default_cache_folder,
@@ -78,6 +81,30 @@ def unpacked(path: Path, pictures: bool = True) -> Path:
             if not is_folder(folder):
                 _unpack(path, folder, pictures)
     return _only_folder(folder)
+
+
+@contextmanager
+def archives_named(
+    archives: Mapping[Path, Path],
+) -> Iterator[Callable[[list[Problem]], list[Problem]]]:
+    """Errors, and the problems that are given to it, name archives and not where they were
+    unpacked; `archives` are by these folders.
+    """
+
+    def named(text: str) -> str:
+        for folder, archive in archives.items():
+            text = text.replace(str(folder), str(archive))
+        return text
+
+    def all_named(problems: list[Problem]) -> list[Problem]:
+        return [replace(p, what=named(p.what), fix=named(p.fix)) for p in problems]
+
+    try:
+        yield all_named if archives else list
+    except UserError as error:
+        error.what, error.fix = named(error.what), named(error.fix)
+        error.args = (error.what,)
+        raise
 
 
 def _short_hash(content: bytes) -> str:

@@ -20,6 +20,7 @@ from mini_fsod.errors import Problem, UserError
 from mini_fsod.limits import BOXES_PER_LABEL, PROBLEMS_OF_A_FILE
 
 SAMPLES = "samples.json"
+LABELS = "labels.json"  # of other exports
 USUAL = "ground_truth"  # the field with what people drew
 SETS = ("train", "validation", "val", "test")  # tags of samples that name an image set
 
@@ -30,6 +31,18 @@ def is_fiftyone(path: Path) -> bool:
     with suppress(JsonError, OSError):
         return path.name == SAMPLES and "samples" in first_keys(path, {"samples"}, 1)
     return False
+
+
+def refuse_labels_without_names(path: Path) -> None:
+    """UserError for FiftyOneImageDetectionDataset, whose pictures have no names, only stems."""
+    with suppress(JsonError, OSError):
+        if path.name == LABELS and {"classes", "labels"} <= first_keys(path, {"labels"}, 1):
+            raise UserError(
+                f"{path}: FiftyOne's FiftyOneImageDetectionDataset, which does not say which "
+                "picture a box is in, only how its name begins.",
+                "Export with dataset_type=fo.types.FiftyOneDataset or "
+                "fo.types.COCODetectionDataset.",
+            )
 
 
 def read_fiftyone(path: Path, file: str) -> tuple[Dataset, list[Problem]]:

@@ -35,7 +35,8 @@ def is_label_studio(path: Path) -> bool:
     if not isinstance(first, dict):
         return False
     full = isinstance(first.get("data"), dict) and {*DRAWN, *FOUND} & first.keys()
-    return bool(full) or any(key in first for key in OF_MIN)
+    drawn = any("original_width" in shape for shape in _lists(first) if _labels(shape))
+    return bool(full) or drawn or any(key in first for key in OF_MIN)
 
 
 def read_label_studio(path: Path, file: str) -> tuple[Dataset, list[Problem]]:

@@ -10,13 +10,20 @@ from pathlib import Path
 
 import numpy as np
 
-from mini_fsod.data.archive import unpacked
+from mini_fsod.data.archive import archives_named, unpacked
 from mini_fsod.data.check import box_problems, empty_problems
 from mini_fsod.data.coco import not_coco, read_coco
 from mini_fsod.data.cvat import cvat_file, is_cvat, read_cvat
 from mini_fsod.data.dataset import Dataset, ImageId, concatenated
 from mini_fsod.data.elsewhere import placed, with_pictures_in
-from mini_fsod.data.fiftyone import SAMPLES, in_pixels, is_fiftyone, read_fiftyone
+from mini_fsod.data.fiftyone import (
+    LABELS,
+    SAMPLES,
+    in_pixels,
+    is_fiftyone,
+    read_fiftyone,
+    refuse_labels_without_names,
+)
 from mini_fsod.data.file_names import is_picture
 from mini_fsod.data.folder import read_folder
 from mini_fsod.data.label_studio import is_label_studio, read_label_studio
@@ -79,10 +86,25 @@ def read_with_problems(
         raise UserError(
             f"{path}: no such file or folder, or no permission to read it.", "Check the path."
         )
+    given = path, root
     if is_archive(path) and is_file(path):
         path = unpacked(path, pictures=root is None)
     if root is not None and is_archive(root) and is_file(root):
         root = unpacked(root)
+    archives = {
+        folder: archive
+        for folder, archive in zip((path, root), given, strict=True)
+        if folder is not None and archive is not None and folder != archive
+    }
+    with archives_named(archives) as named:
+        data, problems = _read(path, subset, root, without)
+        return data, named(problems)
+
+
+def _read(
+    path: Path, subset: str | None, root: Path | None, without: Path | None
+) -> tuple[Dataset, list[Problem]]:
+    """`read_with_problems` of what was unpacked."""
     if is_folder(path):
         if without is not None and real(without) == real(path):
             return read_folder(path)
@@ -104,6 +126,7 @@ def read_with_problems(
 
 def _read_file(path: Path, root: Path | None) -> tuple[Dataset, list[Problem]]:
     suffix = path.suffix.lower()
+    refuse_labels_without_names(path)
     if is_file(path) and suffix in (".yaml", ".yml"):
         return read_yolo(path, root)
     export = _export_reader(path) if is_file(path) and suffix in (".json", ".xml") else None
@@ -168,6 +191,7 @@ def _read_folder(
         reader = _export_reader(export)
         assert reader is not None
         return _read_export(reader, export, export.name, root or path)
+    refuse_labels_without_names(path / LABELS)
     files, foreign = coco_files(path, without)
     if files:
         return _with_note(foreign, *read_coco_sets(data_folder(path), files, subset))

@@ -1,7 +1,8 @@
 """YOLO as labelling tools export it: without data.yaml, or without the pictures.
 
 Label Studio writes classes.txt, images/ and labels/; CVAT's "YOLO 1.1" writes obj.data, obj.names
-and obj_train_data/; labelImg writes classes.txt beside pictures and text files.
+and obj_train_data/; labelImg writes classes.txt and text files beside the pictures, or into another
+folder.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from typing import Any
 from mini_fsod.data.elsewhere import UPLOAD
 from mini_fsod.data.file_names import is_picture
 from mini_fsod.data.folder import pictures_below
-from mini_fsod.data.layout import listing, names_in
+from mini_fsod.data.layout import TRIED, listing, names_in
 from mini_fsod.data.problems import Report
-from mini_fsod.data.text import read_text, shown
+from mini_fsod.data.text import number, read_text, shown
 from mini_fsod.errors import UserError
 from mini_fsod.files import is_folder
-from mini_fsod.limits import CLASSES, YAML_BYTES
+from mini_fsod.limits import CLASSES, LABEL_BYTES, YAML_BYTES
 from mini_fsod.remote import walk
 
 NAMES = ("obj.names", "classes.txt")  # files with a class in each line
@@ -40,8 +41,22 @@ def _image_sets(folder: Path, names: Sequence[str]) -> dict[str, str]:
     sets = {FOLDERS[n]: n for n in names if n in FOLDERS and is_folder(folder / n)}
     if sets or "labels" in names:
         return sets or {"train": "images" if "images" in names else "labels"}
-    stems = {PurePosixPath(n).stem for n in names if n.endswith(".txt") and n not in NOT_LABELS}
-    return {"train": "."} if stems & {PurePosixPath(n).stem for n in names if is_picture(n)} else {}
+    labels = [n for n in names if n.endswith(".txt") and n not in NOT_LABELS]
+    pictures = {PurePosixPath(n).stem for n in names if is_picture(n)}
+    if pictures:
+        found = bool(pictures & {PurePosixPath(n).stem for n in labels})
+    else:  # they are elsewhere
+        found = any(_has_boxes(folder / n) for n in labels[:TRIED])
+    return {"train": "."} if found else {}
+
+
+def _has_boxes(file: Path) -> bool:
+    """Whether a text file begins with a box as YOLO writes it: a class and four shares."""
+    try:
+        first, *values = map(number, read_text(file, LABEL_BYTES).split("\n", 1)[0].split())
+    except (OSError, ValueError):
+        return False
+    return first >= 0 and first.is_integer() and len(values) == 4 and max(map(abs, values)) <= 2
 
 
 def export_table(config: Path, report: Report) -> Mapping[Any, Any]:

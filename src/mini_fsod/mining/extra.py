@@ -100,7 +100,8 @@ def check_extra_files(folder: Path, fix: str) -> None:
 
 
 def extra_images(run_data: RunData, images: Path, files: Collection[str] | None = None) -> Dataset:
-    """The images of a folder that are not the data's own, with the classes of the run.
+    """The images of a folder that are not the data's own or the shots', with the classes of the
+    run.
 
     Annotations in the folder are not read. The notes of the result say what was left out. With
     `files`, the names of images that a scan found readable, it is exactly these.
@@ -114,8 +115,9 @@ def extra_images(run_data: RunData, images: Path, files: Collection[str] | None 
     unread: list[str] = []
     pictures_below(images, problems.append, unread.append)
     kinds = unread_formats(unread)
-    whole = run_data.whole
-    ours = {real(whole.path(i)) for i in range(len(whole))}  # the test images, above all
+    # the test images, above all; and those of shots, whose boxes would be mined again
+    known_data = (run_data.whole, run_data.novel_shots)
+    ours = {real(data.path(i)) for data in known_data for i in range(len(data))}
     new = [i for i in range(len(found)) if real(found.path(i)) not in ours]
     damaged = _damaged(tuple(found.path(i) for i in new))
     sound = [i for i in new if found.path(i) not in damaged]
@@ -124,12 +126,12 @@ def extra_images(run_data: RunData, images: Path, files: Collection[str] | None 
         if new:
             why = "none of its images can be read"
         elif len(found):
-            why = "all of its images are in the data set"
+            why = "all of its images are in the data set, or are those of shots"
         raise UserError(f"{images}: no image to mine: {why}.", "Check mine.extra.")
     notes = [f"{images}: {kind}" for kind in kinds]
     if len(new) < len(found):
         known = console.count(len(found) - len(new), "image")
-        notes.append(f"{images}: {known} of the data set left out")
+        notes.append(f"{images}: {known} of the data set or of shots left out")
     if damaged:
         count = console.count(len(damaged), "unreadable image")
         notes.append(f"{images}: {count} left out: {min(damaged).name} ...")

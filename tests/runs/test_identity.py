@@ -179,3 +179,12 @@ def test_file_content_reads_the_file_and_keeps_names(tmp_path: Path) -> None:
 def test_static_keys_of_another_class_left_out_differ() -> None:
     one, other = (static_keys(config(data__leave_out=name), "base") for name in ("bird", "bus"))
     assert one != other
+
+
+def test_transfer_depends_on_mining_if_it_mines_shots() -> None:
+    once, twice = (config(transfer__mined_shots=n) for n in (0, 25))
+    assert stage_keys(once)["transfer"] != stage_keys(twice)["transfer"]
+    for changes in ({"mine__alpha": 2.0}, {"mine__min_score": 0.1}, {"discriminator__short": 320}):
+        assert stage_keys(config(**changes))["transfer"] == stage_keys(once)["transfer"]
+        changed = config(transfer__mined_shots=25, **changes)
+        assert stage_keys(changed)["transfer"] != stage_keys(twice)["transfer"]

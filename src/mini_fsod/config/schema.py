@@ -156,6 +156,9 @@ class Transfer(Training):
     # prototypes: mining reads the mean of the detector's score and the similarity to the shots, as
     # in DeFRCN. Change it to mine with another few-shot detector
     calibration: Literal["none", "prototypes"] = "none"
+    # fine-tune a second time, with so many of the best mined boxes of each class as further shots;
+    # 0: once. Change it to 25 if few objects are found with few shots
+    mined_shots: NonNegative = 0
     iterations: Count = 4_000
     warm_up: NonNegative = 0
     decay: Fractions = (0.9,)

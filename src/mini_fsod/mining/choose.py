@@ -16,6 +16,7 @@ import torch
 from mini_fsod import console
 from mini_fsod.config.schema import Config
 from mini_fsod.data.dataset import NO_BOXES, Bools, Boxes, Dataset
+from mini_fsod.data.overlap import best_of_each
 from mini_fsod.data.subsets import arranged
 from mini_fsod.errors import UserError
 from mini_fsod.files import copy_content, is_file, write_json
@@ -132,6 +133,23 @@ def mine(run: Run, folder: Path) -> dict[str, Any]:
             run, pairs, images, of_extra, section.extra_per_class, sure
         )
     return figures
+
+
+def best_mined(run: Run, scanned: Path, per_class: int) -> Candidates:
+    """The best boxes of each novel class in the pool that `mine` would choose from the scan of the
+    training images in `scanned`.
+    """
+    section, data, sure = run.config.mine, run.data.mined, NO_BOXES
+    missing = run.data.missing(data)
+    if missing.any():
+        objects = select_candidates(Pairs.load(scanned / BASE_PAIRS))
+        sure = sort_out(objects, missing, run.config.base.sure, NO_BOXES)[0]
+    by_prototypes = run.config.transfer.calibration == "prototypes"
+    found, kept, _ = _candidates_and_pool(
+        run, Pairs.load(scanned / PAIRS), data, section.per_class, sure, by_prototypes
+    )
+    pool = found.take(kept)
+    return pool.take(best_of_each(pool.label, pool.score, per_class))
 
 
 def _base_objects(run: Run, data: Dataset, pairs: Path, folder: Path, missing: Bools) -> Boxes:

@@ -58,22 +58,12 @@ Reference = PrototypeComparison | CropReference | None
 
 def scan(run: Run, folder: Path) -> dict[str, Any]:
     """Find the pairs of the images to mine; rank 0 writes them into `folder`."""
-    section, data = run.config.mine, run.data.mined
-    discriminator = discriminator_of(run.config, run.device)
-    detector = None
+    section, detector, reference = run.config.mine, None, reference_for(run)
     if section.detections is None:
         detector = to_device(load_detector(run, "transfer").detector, run.device)
-    reference = None if discriminator is None else reference_of(run, discriminator)
-    pairs = Pairs.of([], [], [], [], [])
-    if not section.extra_only:
-        pairs = _pairs(run, data, detector, reference)
-    _save(run, replace(pairs, files=data.files), folder / PAIRS)
-    figures = {"images": 0 if section.extra_only else len(data), "pairs": len(pairs)}
-    if discriminator is not None and discriminator.crop is not None:
-        figures["crop"] = discriminator.crop
-    if run.data.missing(data).any():
-        finder = detector or to_device(load_detector(run, "base").detector, run.device)
-        _save(run, find_base_objects(run, data, finder, run.team), folder / BASE_PAIRS)
+    figures = scan_training_images(run, folder, detector, reference, not section.extra_only)
+    if isinstance(reference, CropReference):
+        figures["crop"] = reference.discriminator.crop
     if section.extra is not None:
         assert detector is not None  # `check_extra`: not together with `mine.detections`
         extra = _extra_images(run, section.extra)
@@ -85,6 +75,33 @@ def scan(run: Run, folder: Path) -> dict[str, Any]:
         _save(run, found, folder / EXTRA_BASE_PAIRS)
         figures |= {"extra_images": len(extra), "extra_pairs": len(pairs)}
     return figures
+
+
+def scan_training_images(
+    run: Run,
+    folder: Path,
+    detector: Detector | None,
+    reference: Reference,
+    looks: bool = True,
+) -> dict[str, Any]:
+    """Find the pairs of the training images; with `looks` false there are none. `detector` is None
+    where they come from a file (`mine.detections`).
+    """
+    data = run.data.mined
+    pairs = Pairs.of([], [], [], [], [])
+    if looks:
+        pairs = _pairs(run, data, detector, reference)
+    _save(run, replace(pairs, files=data.files), folder / PAIRS)
+    if run.data.missing(data).any():
+        finder = detector or to_device(load_detector(run, "base").detector, run.device)
+        _save(run, find_base_objects(run, data, finder, run.team), folder / BASE_PAIRS)
+    return {"images": len(data) if looks else 0, "pairs": len(pairs)}
+
+
+def reference_for(run: Run) -> Reference:
+    """What the configured discriminator compares boxes with; None without one."""
+    discriminator = discriminator_of(run.config, run.device)
+    return None if discriminator is None else reference_of(run, discriminator)
 
 
 def _save(run: Run, pairs: Pairs, path: Path) -> None:

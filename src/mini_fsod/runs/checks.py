@@ -55,7 +55,7 @@ def checked_data(config: Config, device: torch.device, wanted: Sequence[str]) ->
         if stage in wanted and given is not None and torchvision_name(given) is None:
             path = checkpoint.find(given, stage)
             refuse_other_architecture(path, checkpoint.read_header(path).settings, config)
-    if "mine" in wanted:
+    if "mine" in wanted or ("transfer" in wanted and config.transfer.mined_shots):
         check_mining(config)
     return data
 

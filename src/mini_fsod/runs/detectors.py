@@ -68,9 +68,12 @@ def to_device(detector: Detector, device: torch.device) -> Detector:
     return moved
 
 
-def load_detector(run: Run, stage: str) -> checkpoint.Saved:
-    """The detector of a finished stage, on the CPU, with this run's sampling and test settings."""
-    path = run.folder(stage) / CHECKPOINT_FILE
+def load_detector(run: Run, stage: str, path: Path | None = None) -> checkpoint.Saved:
+    """The detector of a finished stage, on the CPU, with this run's sampling and test settings.
+
+    `path`: a checkpoint of that kind which is not the stage's result.
+    """
+    path = path or run.folder(stage) / CHECKPOINT_FILE
     saved = checkpoint.load(path, run.config.detector.weights)
     labels = run.data.labels
     classes = labels.base if stage == "base" else labels.classes

@@ -170,7 +170,11 @@ class _Estimator:
         if name == "tune" and self._config.tune.data == "none":  # its score is online's
             return StageEstimate(name, 0.0, 0.0, None, None, self._resting())
         pace = self._fine_tuning(name) if name in ("transfer", "tune") else self._training(name)
-        return _of_training(name, section, pace, scoring)
+        estimate = _of_training(name, section, pace, scoring)
+        if name == "transfer" and self._config.transfer.mined_shots:  # twice, a scan between
+            more = estimate.minutes - estimate.scoring + self._scan().minutes
+            return replace(estimate, minutes=estimate.minutes + more)
+        return estimate
 
     def _training(self, name: str) -> probe.Pace:
         """The pace of a stage that trains the whole detector."""

@@ -169,8 +169,18 @@ def _transfer(config: Config, content: Content) -> dict[str, Any]:
         "boxes": content.data("mined") if known else None,
         "found": content.data("base") if known and config.base.checkpoint else None,
         "views": config.views.model_dump(exclude={"zoom"}),
-        "train": _training(config.transfer, "calibration"),
+        "train": _training(config.transfer, "calibration", "mined_shots"),
+        **_mined_shots(config, content),
     }
+
+
+def _mined_shots(config: Config, content: Content) -> dict[str, Any]:
+    """Where the few-shot detector is fine-tuned twice, it depends on how shots are mined."""
+    count = config.transfer.mined_shots
+    if not count:
+        return {}
+    found = {"scan": _scan(config, content), "mine": _choice(config, content)}
+    return {"mined_shots": count, **found}
 
 
 def _scan(config: Config, content: Content) -> dict[str, Any]:
@@ -203,6 +213,12 @@ def _mine(config: Config, content: Content) -> dict[str, Any]:
             "beside": [content.file(path) for path in (*beside, mine.pool.parent / EXTRA_POOL)],
             "extra": content.extra(mine.extra),
         }
+    return _choice(config, content)
+
+
+def _choice(config: Config, content: Content) -> dict[str, Any]:
+    """How boxes are chosen from a scan."""
+    mine = config.mine
     return {
         "mine": mine.model_dump(mode="json", exclude={"pool", "segmenter", *SCAN_KEYS}),
         "segmenter": content.file(mine.segmenter),

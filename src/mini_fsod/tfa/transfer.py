@@ -8,25 +8,46 @@ from typing import Any
 
 import torch
 
+from mini_fsod.data.dataset import Dataset
 from mini_fsod.data.subsets import with_base_boxes
 from mini_fsod.detector.model import Detector
+from mini_fsod.files import CHECKPOINT_FILE
 from mini_fsod.labels import LabelMap
 from mini_fsod.runs.detectors import load_detector, to_device
 from mini_fsod.runs.run import Run
 from mini_fsod.tfa.fine_tune import fine_tune
+from mini_fsod.tfa.mined_shots import is_scanned, scan_for_shots, with_mined_shots
+from mini_fsod.train.state import delete_state
 
 NEW_ROWS_STD = 0.01
+FIRST = "first"  # folder, in that of the stage, of the detector that mines further shots
 
 
 def transfer(run: Run, folder: Path) -> dict[str, Any]:
     """Adds rows for the novel classes to the base detector, then trains both predictors on the
-    balanced K-shot set.
+    balanced K-shot set. With `transfer.mined_shots` that is done twice: see `tfa/mined_shots.py`.
     """
-    section, labels = run.config.transfer, run.data.labels
+    mined_shots = run.config.transfer.mined_shots
+    if not mined_shots:
+        return _fine_tune(run, folder, run.data.shots)
+    first = folder / FIRST
+    if not is_scanned(run, first):
+        first.mkdir(exist_ok=True)
+        _fine_tune(run, first, run.data.shots)
+        scan_for_shots(run, first, first / CHECKPOINT_FILE)
+    shots, found = with_mined_shots(run, first, mined_shots)
+    figures = _fine_tune(run, folder, shots)
+    if run.team.leads:
+        delete_state(first)
+        (first / CHECKPOINT_FILE).unlink(missing_ok=True)
+    return figures | {"mined_shots": found}
+
+
+def _fine_tune(run: Run, folder: Path, shots: Dataset) -> dict[str, Any]:
+    section, labels, data = run.config.transfer, run.data.labels, shots
     saved = load_detector(run, "base")
     base = to_device(saved.detector, run.device)
     detector = few_shot_detector(base, labels, run.config.seed, section.boxes != "new")
-    data = run.data.shots
     if section.data == "known":
         data = with_base_boxes(data, run.data.labelled, labels)
     weights = saved.about.get("weights")  # of the frozen layers

@@ -5,7 +5,7 @@ import torch
 from mini_fsod.detector.postprocess import select
 
 A, A2, B = [0.0, 0.0, 10.0, 10.0], [0.0, 0.0, 10.0, 9.0], [50.0, 50.0, 60.0, 60.0]
-NUMBERS = {"nms_iou": 0.5, "detections": 5, "candidates": 100, "rounds": 12}
+NUMBERS = {"nms_iou": 0.5, "detections": 5, "candidates": 100}
 
 # One image, three proposals, two classes, the same box for both classes.
 BOXES = torch.tensor([[A, A2, B]])[:, :, None].repeat(1, 1, 2, 1)
@@ -38,7 +38,7 @@ def test_select_of_nothing_is_padding() -> None:
     assert not found.valid.any()
     assert found.exact.all()
     assert not found.boxes.any()
-    found = select(BOXES, SCORES, nothing, **NUMBERS | {"candidates": None, "rounds": None})
+    found = select(BOXES, SCORES, nothing, **NUMBERS | {"candidates": None})
     assert found.valid.shape == (1, 0)
 
 

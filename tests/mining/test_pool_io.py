@@ -102,7 +102,7 @@ def test_read_candidates_refuses_damaged_records(tmp_path: Path, key: str, value
     path.write_text(json.dumps(content))
     with pytest.raises(UserError, match=r"candidates\.json: ") as error:
         read_candidates(path, data, LABELS)
-    assert f"Remove the folder {tmp_path}" in error.value.fix
+    assert f"Delete the folder {tmp_path}" in error.value.fix
 
 
 def test_write_candidates_can_be_read_as_detections(tmp_path: Path) -> None:

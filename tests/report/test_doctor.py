@@ -213,7 +213,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
                 ],
             }
         },
-        "objects of bolt are taken for background",
+        "objects of bolt are missed at any score",
         "only 20% of 150",
         "mine.per_class=900",
     ),
@@ -294,7 +294,7 @@ def test_diagnose_never_wants_more_and_fewer_mined_boxes_of_a_class(tmp_path: Pa
     errors = {"recall_any": 0.2, "missed_as": {"background": 110}, "false_on": {"background": 90}}
     found = findings(tmp_path, **online(**POOR, bolt=errors))
     unseen, background = sorted(found, key=lambda one: "Most objects" not in one.what)
-    assert unseen.what == "Most objects of bolt are taken for background"
+    assert unseen.what == "Most objects of bolt are missed at any score"
     assert not any(change.startswith("mine.") for change in unseen.changes)
     assert "mine.alpha=2.25" in background.changes
 
@@ -307,7 +307,7 @@ def test_diagnose_of_a_useless_base_detector_proposes_no_setting_of_mining(tmp_p
     }
     found = findings(tmp_path, stages=stages)
     assert "base detector is weak" in found[0].what
-    assert "mined of bolt are wrong" in found[1].what
+    assert "Most mined boxes of bolt are wrong" in found[1].what
     assert not any(change.startswith("mine.") for one in found for change in one.changes)
 
 

@@ -60,7 +60,7 @@ def test_load_segmenter_refuses_other_files(tmp_path: Path) -> None:
     torch.save({"conv1.weight": torch.zeros(2)}, tmp_path / "resnet.pt")
     with pytest.raises(UserError, match=r"resnet\.pt: these are not the weights of MobileSAM"):
         load_segmenter(tmp_path / "resnet.pt", CPU)
-    with pytest.raises(UserError, match=r"nowhere\.pt: there is no such file"):
+    with pytest.raises(UserError, match=r"nowhere\.pt: there is no such weights file"):
         load_segmenter(tmp_path / "nowhere.pt", CPU)
 
 

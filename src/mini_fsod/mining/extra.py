@@ -174,6 +174,6 @@ def read_extra(run: Run) -> MinedImages | None:
     if images is None:
         return None
     folder = mined / EXTRA
-    check_extra_files(folder, f"Remove the folder {mined} and run again.")
+    check_extra_files(folder, f"Delete the folder {mined} and run again.")
     data = extra_images(run.data, as_path(images))
     return MinedImages.read(data, run.extra_pool, folder, labels, no_labels(data, labels))

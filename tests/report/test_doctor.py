@@ -157,7 +157,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         mined(audit=audit(bolt={"recall": 0.1, "candidates_recall": 0.2})),
         "does not find most objects of bolt",
         "20% of 200 hidden",
-        "mine.scan_short",
+        "transfer.mined_shots=25",
     ),
     "badly placed in the pool": (
         mined(audit=audit(bolt={"false_on": {"background": 0, "badly_placed": 50, "classes": {}}})),

@@ -24,6 +24,7 @@ REMOVED = 0.3  # share of the pool that a person removed
 PLACED = 0.25  # share of the pool that is badly placed
 EATS = 0.6  # share of the pool, and
 TIMES = 5  # boxes per box of a usual class: one class takes the pool
+MINED_SHOTS = "transfer.mined_shots=25"  # brought a pool most right boxes: decision 15
 
 
 def mining_findings(run: RunFiles) -> Iterator[Finding]:
@@ -166,6 +167,7 @@ def _low_recall(config: Config, table: Mapping[str, Any]) -> Iterator[Finding]:
                 for name, row in unseen.items()
             ),
             (
+                *(() if config.transfer.mined_shots else (MINED_SHOTS,)),
                 new_setting("mine.min_score", config.mine.min_score / 5),
                 f"mine.scan_short=[{test}, {round(1.5 * test)}]",
                 "more or more typical shots",

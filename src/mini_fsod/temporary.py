@@ -20,7 +20,7 @@ LAST = -200  # at the end, after multiprocessing has removed what it keeps there
 LONGEST = 50  # characters of a folder in which sockets still fit: their paths have 107 at most
 
 _folders: dict[int, Path] = {}  # by process: a fork makes one of its own
-_held = ExitStack()  # locks until the process ends
+_locks = ExitStack()  # locks until the process ends
 
 
 def temporary_folder() -> Path:
@@ -38,7 +38,7 @@ def temporary_folder() -> Path:
                 f"{folder}: cannot be created ({error.strerror}).",
                 "Choose another folder for temporary files with the variable TMPDIR.",
             ) from None
-        _held.enter_context(lock(folder / LOCK))
+        _locks.enter_context(lock(folder / LOCK))
         Finalize(None, _remove, (folder,), exitpriority=LAST)  # not in a fork
         _folders[process] = folder
     return _folders[process]

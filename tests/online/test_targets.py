@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from helpers import tiny
+from helpers.mined_boxes import candidates_with, pool_with
 from mini_fsod.config.schema import Online
 from mini_fsod.data.dataset import NO_BOXES, Boxes, Dataset
 from mini_fsod.data.read import read
@@ -42,22 +43,6 @@ def data(tmp_path: Path) -> Dataset:
     return arranged(read(tiny.write_voc(tmp_path / "data")), LABELS)
 
 
-def pool_of(*rows: tuple[int, int, tuple[float, ...], float]) -> Pool:
-    image, label, xywh, score = zip(*rows, strict=True) if rows else ([], [], [], [])
-    return Pool(
-        np.array(image, dtype=np.int64),
-        np.array(label, dtype=np.int64),
-        np.array(xywh, dtype=np.float64).reshape(-1, 4),
-        np.array(score, dtype=np.float64),
-        (),
-    )
-
-
-def candidates_of(*rows: tuple[int, int, tuple[float, ...], float]) -> Candidates:
-    image, label, xywh, score = (np.array(column) for column in zip(*rows, strict=True))
-    return Candidates(image, label, xywh.astype(np.float64), score, score, None)
-
-
 def base_and_pool(data: Dataset, labels: LabelMap, pool: Pool, found: Any) -> TrainingSet:
     """A training set of images whose base labels are complete; no candidate is background."""
     missing = np.zeros((len(data), len(labels.base)), dtype=np.bool_)
@@ -81,7 +66,7 @@ def rows_of(boxes: Boxes, data: Dataset) -> list[tuple[str, str, list[float]]]:
     ]
 
 
-POOL = pool_of(
+POOL = pool_with(
     (0, BUS, (10, 20, 30, 36), 0.8),  # almost the bird of a
     (0, BIRD, (70, 50, 20, 20), 0.3),
     (2, BUS, (40, 20, 50, 30), 0.9),
@@ -106,8 +91,8 @@ def test_training_images_drop_hidden_boxes(data: Dataset) -> None:
 
 
 def test_training_images_ignore_candidates(data: Dataset) -> None:
-    candidates = candidates_of((2, BUS, (40, 20, 50, 30), 0.9), (1, BIRD, (0, 0, 9, 9), 0.1))
-    training = base_and_pool(data, LABELS, pool_of(), candidates)
+    candidates = candidates_with((2, BUS, (40, 20, 50, 30), 0.9), (1, BIRD, (0, 0, 9, 9), 0.1))
+    training = base_and_pool(data, LABELS, pool_with(), candidates)
     assert len(training.mined) == len(training.scores) == 0
     assert rows_of(training.ignored, data) == [
         ("b", "bird", [0, 0, 9, 9]),
@@ -118,9 +103,9 @@ def test_training_images_ignore_candidates(data: Dataset) -> None:
 def test_training_images_know_what_a_person_has_decided(data: Dataset) -> None:
     """Accepted boxes rank above all others; rejected candidates are background."""
     rejected = Boxes.of([2], [[41, 20, 50, 30]], [BUS])
-    pool = replace(pool_of((0, BUS, (10, 20, 30, 36), 1.0), (0, BIRD, (70, 50, 20, 20), 0.9)),
+    pool = replace(pool_with((0, BUS, (10, 20, 30, 36), 1.0), (0, BIRD, (70, 50, 20, 20), 0.9)),
                    rejected=rejected)  # fmt: skip
-    candidates = candidates_of((2, BUS, (40, 20, 50, 30), 0.9), (2, BIRD, (40, 20, 50, 30), 0.1))
+    candidates = candidates_with((2, BUS, (40, 20, 50, 30), 0.9), (2, BIRD, (40, 20, 50, 30), 0.1))
     training = base_and_pool(data, LABELS, pool, candidates)
     assert training.scores.tolist() == [ACCEPTED, 0.9]
     assert rows_of(training.ignored, data) == [("c", "bird", [40, 20, 50, 30])]
@@ -128,7 +113,7 @@ def test_training_images_know_what_a_person_has_decided(data: Dataset) -> None:
 
 
 def test_with_shots_keeps_accepted_boxes_but_on_shots_of_their_class(data: Dataset) -> None:
-    accepted = pool_of((0, BUS, (10, 20, 30, 36), 1.0), (2, BUS, (40, 20, 50, 30), 1.0))
+    accepted = pool_with((0, BUS, (10, 20, 30, 36), 1.0), (2, BUS, (40, 20, 50, 30), 1.0))
     shots = shots_of(data, A_BIRD, C_BUS)
     training = with_shots(base_and_pool(data, LABELS, accepted, None), shots, LABELS)
     # the bus of c is taught by its shot; of the bird of a, a person has said that it is a bus
@@ -174,7 +159,7 @@ def test_with_shots_replaces_mined_boxes_on_shots(data: Dataset) -> None:
 def test_with_shots_adds_missing_images(data: Dataset) -> None:
     """As with mine.images: base, where b is not mined."""
     mined = data.select([2, 0])
-    pool = pool_of((0, BUS, (0, 0, 20, 20), 0.5), (1, BIRD, (70, 50, 20, 20), 0.3))
+    pool = pool_with((0, BUS, (0, 0, 20, 20), 0.5), (1, BIRD, (70, 50, 20, 20), 0.3))
     training = with_shots(
         base_and_pool(mined, LABELS, pool, None), shots_of(data, A_BIRD, B_BIRD), LABELS
     )
@@ -198,7 +183,7 @@ def test_with_shots_adds_missing_images(data: Dataset) -> None:
 def test_with_shots_keeps_base_shots_of_added_images(data: Dataset) -> None:
     mined = data.select([1])
     training = with_shots(
-        base_and_pool(mined, LABELS, pool_of(), None), shots_of(data, C_CAR), LABELS
+        base_and_pool(mined, LABELS, pool_with(), None), shots_of(data, C_CAR), LABELS
     )
     assert rows_of(training.data.boxes, training.data) == [("c", "car", [5, 5, 10, 10])]
     assert training.data.boxes.image.tolist() == [1]
@@ -207,7 +192,7 @@ def test_with_shots_keeps_base_shots_of_added_images(data: Dataset) -> None:
 def test_with_shots_adds_several_images(data: Dataset) -> None:
     mined = data.select([1])
     shots = shots_of(data, A_CAR, C_BUS)
-    training = with_shots(base_and_pool(mined, LABELS, pool_of(), None), shots, LABELS)
+    training = with_shots(base_and_pool(mined, LABELS, pool_with(), None), shots, LABELS)
     assert rows_of(training.data.boxes, training.data) == [
         ("a", "car", [50, 10, 20, 20]),
         ("c", "bus", [40, 20, 50, 30]),
@@ -220,13 +205,13 @@ def test_with_shots_takes_regions_to_ignore_of_added_images(data: Dataset) -> No
     flagged = replace(boxes, ignore=np.isin(np.arange(5), [A_CAR, C_CAR]))
     shots = shots_of(data.with_boxes(flagged), A_BIRD, A_CAR, C_CAR, C_BUS)
     mined = data.select([0])
-    known = base_and_pool(mined, LABELS, pool_of(), None)
+    known = base_and_pool(mined, LABELS, pool_with(), None)
     training = with_shots(known, shots, LABELS)
     assert rows_of(training.ignored, training.data) == [("c", "car", [5, 5, 10, 10])]
     assert ("c", "car", [5, 5, 10, 10]) not in rows_of(training.data.boxes, training.data)
     assert training.missing.tolist() == [[False], [False]]
-    none = candidates_of((0, BIRD, (0, 0, 9, 9), 0.1))
-    training = with_shots(unlabelled(mined, pool_of(), none, none), shots, LABELS)
+    none = candidates_with((0, BIRD, (0, 0, 9, 9), 0.1))
+    training = with_shots(unlabelled(mined, pool_with(), none, none), shots, LABELS)
     assert training.missing.tolist() == [[True], [True]]
 
 
@@ -252,9 +237,9 @@ FOUND = (
 
 def test_training_images_take_sure_detections_for_base_labels(data: Dataset) -> None:
     bare = data.with_boxes(NO_BOXES)
-    candidates = candidates_of((0, BIRD, (10, 20, 30, 40), 0.9), (1, BUS, (9, 9, 9, 9), 0.1))
-    pool = pool_of((0, BIRD, (10, 20, 30, 38), 0.9))
-    training = unlabelled(bare, pool, candidates, candidates_of(*FOUND))
+    candidates = candidates_with((0, BIRD, (10, 20, 30, 40), 0.9), (1, BUS, (9, 9, 9, 9), 0.1))
+    pool = pool_with((0, BIRD, (10, 20, 30, 38), 0.9))
+    training = unlabelled(bare, pool, candidates, candidates_with(*FOUND))
     assert rows_of(training.data.boxes, data) == [
         ("a", "car", [50, 10, 20, 20]),  # not the bird, which was mined
         ("c", "car", [5, 5, 10, 10]),
@@ -265,14 +250,14 @@ def test_training_images_take_sure_detections_for_base_labels(data: Dataset) -> 
         ("b", "car", [0, 0, 30, 30]),
     ]
     assert training.missing.all()
-    nothing_sure = unlabelled(bare, pool, candidates, candidates_of(*FOUND), sure=None)
+    nothing_sure = unlabelled(bare, pool, candidates, candidates_with(*FOUND), sure=None)
     assert len(nothing_sure.data.boxes) == 0
     assert len(nothing_sure.ignored) == 5
 
 
 def test_training_images_do_not_take_a_shot_for_a_base_object(data: Dataset) -> None:
-    bare, found = data.with_boxes(NO_BOXES), candidates_of(*FOUND)
-    images = MinedImages(bare, pool_of(), np.ones((3, 1), dtype=np.bool_), None, found)
+    bare, found = data.with_boxes(NO_BOXES), candidates_with(*FOUND)
+    images = MinedImages(bare, pool_with(), np.ones((3, 1), dtype=np.bool_), None, found)
     shots = boxes_in(shots_of(data, A_BIRD), data)
     training = training_images(images, LABELS, 0.7, False, shots)
     assert rows_of(training.data.boxes, data) == [
@@ -284,9 +269,9 @@ def test_training_images_do_not_take_a_shot_for_a_base_object(data: Dataset) -> 
 def test_training_images_keep_to_labels_where_there_are_some(data: Dataset) -> None:
     """a and c are labelled, b is not."""
     missing = np.array([[False], [True], [False]])
-    candidates = candidates_of((0, BUS, (9, 9, 9, 9), 0.1), (1, BUS, (9, 9, 9, 9), 0.1))
-    base = candidates_of(*FOUND, (1, 0, (40, 40, 20, 20), 0.95))
-    images = MinedImages(data, pool_of(), missing, candidates, base)
+    candidates = candidates_with((0, BUS, (9, 9, 9, 9), 0.1), (1, BUS, (9, 9, 9, 9), 0.1))
+    base = candidates_with(*FOUND, (1, 0, (40, 40, 20, 20), 0.95))
+    images = MinedImages(data, pool_with(), missing, candidates, base)
     training = training_images(images, LABELS, 0.7, ignore_candidates=False)
     assert rows_of(training.data.boxes, data) == [
         ("a", "car", [50, 10, 20, 20]),
@@ -303,7 +288,7 @@ def test_training_images_keep_to_labels_where_there_are_some(data: Dataset) -> N
 
 
 def extra_set(data: Dataset, pool: Pool, *found: tuple[int, int, tuple[float, ...], float]) -> Any:
-    base = candidates_of(*found)
+    base = candidates_with(*found)
     return unlabelled(data.with_boxes(NO_BOXES), pool, base.take(np.zeros(0, np.int64)), base)
 
 
@@ -312,10 +297,10 @@ def test_with_extra_adds_images_with_full_paths(data: Dataset, tmp_path: Path) -
     own, rest = data.select([1]), data.select([2, 0])
     rest = replace(rest, root=tmp_path / "data" / "." / "..")
     rest = replace(rest, files=tuple(f"data/{file}" for file in rest.files))
-    pool = pool_of((0, BUS, (40, 20, 50, 30), 0.9), (1, BIRD, (70, 50, 20, 20), 0.3))
+    pool = pool_with((0, BUS, (40, 20, 50, 30), 0.9), (1, BIRD, (70, 50, 20, 20), 0.3))
     extra = extra_set(rest, pool, (1, 0, (50, 10, 20, 20), 0.8), (0, 0, (5, 5, 10, 10), 0.2))
-    candidate = candidates_of((0, BIRD, (0, 0, 9, 9), 0.2))
-    known = base_and_pool(own, LABELS, pool_of((0, BIRD, (0, 0, 60, 60), 0.7)), candidate)
+    candidate = candidates_with((0, BIRD, (0, 0, 9, 9), 0.2))
+    known = base_and_pool(own, LABELS, pool_with((0, BIRD, (0, 0, 60, 60), 0.7)), candidate)
     training = with_extra(known, extra)
     whole = training.data
     assert [whole.path(i) for i in (1, 2)] == [data.path(i).resolve() for i in (2, 0)]
@@ -339,8 +324,8 @@ def test_with_extra_adds_images_with_full_paths(data: Dataset, tmp_path: Path) -
 def test_with_extra_has_the_decisions_about_extra_images(data: Dataset) -> None:
     rest = replace(data.select([2, 0]), boxes=NO_BOXES)
     rejected = Boxes.of([0, 1], [[5, 5, 10, 10], [0, 0, 9, 9]], [BUS, BIRD])
-    pool = replace(pool_of((1, BIRD, (70, 50, 20, 20), 1.0)), rejected=rejected)
-    own = replace(pool_of(), rejected=Boxes.of([0], [[1, 1, 9, 9]], [BIRD]))
+    pool = replace(pool_with((1, BIRD, (70, 50, 20, 20), 1.0)), rejected=rejected)
+    own = replace(pool_with(), rejected=Boxes.of([0], [[1, 1, 9, 9]], [BIRD]))
     known = base_and_pool(data.select([1]), LABELS, own, None)
     training = with_extra(known, base_and_pool(rest, LABELS, pool, None))
     assert training.scores.tolist() == [ACCEPTED]
@@ -355,14 +340,14 @@ def test_with_extra_leaves_out_images_without_a_mined_box(
 ) -> None:
     rest = data.select([2, 0])
     found = (0, 0, (1, 1, 10, 10), 0.2), (1, 0, (2, 2, 10, 10), 0.2)
-    known = base_and_pool(data.select([1]), LABELS, pool_of(), None)
-    pool = pool_of((image, BIRD, (70, 50, 20, 20), 0.3), (image, BUS, (0, 0, 20, 20), 0.2))
+    known = base_and_pool(data.select([1]), LABELS, pool_with(), None)
+    pool = pool_with((image, BIRD, (70, 50, 20, 20), 0.3), (image, BUS, (0, 0, 20, 20), 0.2))
     training = with_extra(known, extra_set(rest, pool, *found))
     assert [Path(file).stem for file in training.data.files] == ["b", name]
     boxes = [(name, "bird", [70, 50, 20, 20]), (name, "bus", [0, 0, 20, 20])]
     assert rows_of(training.mined, training.data) == boxes
     assert rows_of(training.ignored, training.data) == [(name, "car", [image + 1] * 2 + [10, 10])]
-    nothing = with_extra(known, extra_set(rest, pool_of(), *found))
+    nothing = with_extra(known, extra_set(rest, pool_with(), *found))
     assert nothing.data.files == known.data.files
     assert len(nothing.mined) == len(nothing.ignored) == len(nothing.scores) == 0
 
@@ -373,22 +358,22 @@ def epoch(training: TrainingSet, **keys: Any) -> list[int]:
 
 def test_epoch_images_repeats_images_with_novel_boxes(data: Dataset) -> None:
     """c has two boxes of the pool and is one image; a has one and a shot; b has only a shot."""
-    two = pool_of((2, BUS, (40, 20, 50, 30), 0.9), (2, BIRD, (1, 1, 5, 5), 0.3))
+    two = pool_with((2, BUS, (40, 20, 50, 30), 0.9), (2, BIRD, (1, 1, 5, 5), 0.3))
     training = base_and_pool(data, LABELS, two, None)
     assert epoch(training) == [0, 1, 2]
     assert epoch(training, repeat=3) == [0, 1, 2, 2, 2]
     training = with_shots(base_and_pool(data, LABELS, POOL, None), shots_of(data, B_BIRD), LABELS)
     assert epoch(training, repeat=2) == [0, 1, 2, 0, 1, 2]
-    empty = base_and_pool(data, LABELS, pool_of(), None)
+    empty = base_and_pool(data, LABELS, pool_with(), None)
     assert epoch(with_shots(empty, shots_of(data, B_BIRD), LABELS), repeat=2) == [0, 1, 2, 1]
     assert epoch(empty, repeat=4) == [0, 1, 2]
 
 
 def test_epoch_images_leaves_out_images_without_a_target_if_taught(data: Dataset) -> None:
     """Only b has no base box."""
-    empty = base_and_pool(data, LABELS, pool_of(), None)
+    empty = base_and_pool(data, LABELS, pool_with(), None)
     assert epoch(empty, images="taught") == [0, 2]
-    mined = base_and_pool(data, LABELS, pool_of((1, BUS, (0, 0, 9, 9), 0.3)), None)
+    mined = base_and_pool(data, LABELS, pool_with((1, BUS, (0, 0, 9, 9), 0.3)), None)
     assert epoch(mined, images="taught") == [0, 1, 2]
     assert epoch(mined, images="taught", repeat=2) == [0, 1, 2, 1]
     shot = with_shots(empty, shots_of(data, B_BIRD), LABELS)
@@ -400,9 +385,9 @@ def test_epoch_images_leaves_out_images_without_a_target_if_taught(data: Dataset
 def test_epoch_images_does_not_count_boxes_that_are_no_targets(data: Dataset) -> None:
     """The only base box of c is a crowd; candidates are no targets either."""
     crowd = np.arange(5) == C_CAR
-    candidates = candidates_of((1, BIRD, (0, 0, 9, 9), 0.2), (2, BUS, (0, 0, 9, 9), 0.2))
+    candidates = candidates_with((1, BIRD, (0, 0, 9, 9), 0.2), (2, BUS, (0, 0, 9, 9), 0.2))
     with_crowd = data.with_boxes(replace(data.boxes, crowd=crowd))
-    training = base_and_pool(with_crowd, LABELS, pool_of(), candidates)
+    training = base_and_pool(with_crowd, LABELS, pool_with(), candidates)
     assert epoch(training, images="taught") == [0]
 
 

@@ -62,17 +62,17 @@ def export_command(
     model = TorchModel.read(source, "cpu")
     console.note(f"detector: {source}")
     result = write_onnx(target, model, pictures or made_pictures())
-    same, own = result.same_pixels, result.own_reduction
+    same, reduced = result.same_pixels, result.own_reduction
     console.out.print(
         f"{console.plain(target)}: {target.stat().st_size / 1e6:,.1f} MB. Equal to PyTorch in "
-        f"{same.pictures:,} {where}: {_within(same)}. In {own.pictures:,} large ones that the file "
-        f"reduces itself: {_within(own)}.",
+        f"{same.pictures:,} {where}: {_within(same)}. In {reduced.pictures:,} large ones that the "
+        f"file reduces itself: {_within(reduced)}.",
         soft_wrap=True,
     )
-    if same.lone or own.lone:
+    if same.lone or reduced.lone:
         console.note(
-            f"found by only one of the two: {same.lone:,} detections, and {own.lone:,} in pictures "
-            "that the file reduces; that few are no fault"
+            f"found by only one of the two: {same.lone:,} detections, and {reduced.lone:,} in "
+            "pictures that the file reduces; that few are no fault"
         )
 
 

@@ -157,8 +157,8 @@ def _after(
     adding.write_labels(before, folder)
     found = look(folder, boxes, add, adding.photos_of(before))
     choices = choose(found, gpu, before.detector)
-    own = {choice.key for choice in choices}
-    over = [c for c in adding.taken_over(before.config, choices[0].value) if c.key not in own]
+    chosen = {choice.key for choice in choices}
+    over = [c for c in adding.taken_over(before.config, choices[0].value) if c.key not in chosen]
     kept = f"{console.count(before.mined, 'mined box')} and {console.count(before.shots, 'shot')}"
     console.note(f"{folder}: labels of the photos, with {kept} of {run}")
     return found, [*choices, *over]

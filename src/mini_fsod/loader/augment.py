@@ -77,7 +77,7 @@ def colour_draw(words: NDArray[np.uint64], u: Floats) -> ColourDraw:
 
 
 def _rectangle(
-    sizes: Ints, u: Floats, chance: float, small: float, large: float, flat: float, tall: float
+    sizes: Ints, u: Floats, chance: float, least: float, most: float, flat: float, tall: float
 ) -> Ints:
     """(b, 4) top, left, height, width of a random rectangle, as in torchvision's RandomErasing.
 
@@ -86,7 +86,7 @@ def _rectangle(
     """
     height, width = sizes[:, :1], sizes[:, 1:]
     tries = u[:, 1:].reshape(len(u), 4, TRIES)
-    area = height * width * (small + (large - small) * tries[:, 0])
+    area = height * width * (least + (most - least) * tries[:, 0])
     ratio = np.exp(np.log(flat) + (np.log(tall) - np.log(flat)) * tries[:, 1])
     h, w = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))
     top = np.floor(tries[:, 2] * (height - h + 1))

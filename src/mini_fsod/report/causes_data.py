@@ -174,17 +174,17 @@ def _below_anchors(run: RunFiles, facts: Mapping[str, Any]) -> Iterator[Finding]
     if run.config is None:
         return
     least = min(run.config.detector.anchors)
-    small = [
+    too_small = [
         f"{name} {row['test_side']:.0f}"
         for name, row in _classes(facts, novel=True).items()
         if row["test_side"] and row["test_side"] < 0.75 * least and is_poor(run, name)
     ]
-    if small:
+    if too_small:
         halved = ", ".join(f"{anchor / 2:g}" for anchor in run.config.detector.anchors)
         yield Finding(
             SOME,
             "New objects are smaller than the smallest anchor",
-            f"median side in test pictures at the detector's scale: {', '.join(small)}; the "
+            f"median side in test pictures at the detector's scale: {', '.join(too_small)}; the "
             f"smallest anchor has {least:g}",
             (
                 new_setting("views.test", 2 * facts["short"]),
